@@ -15,16 +15,17 @@ import argparse
 import json
 import tempfile
 import time
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from cuda_timing import read_ceiling
 
 import fewbit as fb
 from fewbit.formats import get
+from fewbit.ops import cuda
 from fewbit.ops.cuda.layout import tile_layout
 from fewbit.ops.cuda.values import Launcher
 from fewbit.tensor import QuantTensor
@@ -170,13 +171,8 @@ class Bench:
             self.rate("decode_batch_1_int16", llm, 1, 128, 128)
 
     def ceiling(self) -> None:
-        """Bytes a second of a loop that only reads: that of the benchmark of products."""
-        spec = spec_from_file_location("products", Path(__file__).with_name("cuda_products.py"))
-        assert spec
-        assert spec.loader
-        products = module_from_spec(spec)
-        spec.loader.exec_module(products)
-        self.found["read_bytes_per_second"] = products.Bench().ceiling
+        """Bytes a second of a loop that only reads."""
+        self.found["read_bytes_per_second"] = read_ceiling(cuda.shared_session())
         print(f"read ceiling {self.found['read_bytes_per_second'] / 1e12:.3f} TB/s", flush=True)
 
     def depth(self) -> None:

@@ -15,7 +15,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cuda_timing import graph_seconds, read_ceiling
 
 from fewbit.formats import Format, get
 from fewbit.formats.decode import decode
@@ -51,27 +51,6 @@ OTHERS = (
 )  # fmt: skip
 SHAPES = ((4096, 4096), (4096, 14336), (28672, 4096))
 ROTATED_BYTES = 700 << 20
-READ = Entry(
-    "read_all",
-    "device.h",
-    """
-extern "C" __global__ void __launch_bounds__(512) read_all(const uint4* p, uint32_t* out, int count) {
-  uint32_t sum = 0;
-  const int step = gridDim.x * 512;
-  int i = blockIdx.x * 512 + threadIdx.x;
-  for (; i + 7 * step < count; i += 8 * step) {
-    uint4 v[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) v[j] = fewbit::load_16(p + i + j * step);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) sum += v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
-  }
-  for (; i < count; i += step) sum += fewbit::load_16(p + i).x;
-  if (sum == 12345) out[0] = sum;
-}
-""",
-    codes="QQi",
-)
 GEMV = [(wr, wk, u, tr) for wr, wk, u, tr in (
     (1, 8, 4, 1), (1, 16, 2, 1), (1, 4, 8, 1), (1, 4, 4, 1), (1, 8, 2, 2), (1, 8, 4, 2), (1, 4, 4, 2), (1, 16, 2, 2),
     (1, 4, 8, 2), (1, 8, 1, 4), (1, 8, 2, 4), (1, 7, 4, 1), (1, 7, 4, 2), (1, 14, 4, 1), (1, 14, 4, 2), (1, 14, 2, 2),
@@ -109,44 +88,10 @@ def random_rows(fmt: Format, n: int, k: int) -> np.ndarray:
 class Bench:
     def __init__(self) -> None:
         self.gpu = cuda.shared_session()
+        self.seconds = partial(graph_seconds, self.gpu)
         self.results: list[dict[str, Any]] = []
         self.bad: list[str] = []
-        self.ceiling = self.read_ceiling()
-
-    def seconds(self, record: Callable[[Any], None], replays: int = 7) -> float:
-        """The median of replays of a graph."""
-        gpu, builder = self.gpu, self.gpu.device.create_graph_builder()
-        builder.begin_building()
-        record(builder.stream)
-        graph = builder.end_building().complete()
-        graph.upload(gpu.stream)
-        options, found = gpu._core.EventOptions(timing_enabled=True), []
-        for i in range(replays + 2):
-            before = gpu.stream.record(options=options)
-            graph.launch(gpu.stream)
-            after = gpu.stream.record(options=options)
-            after.sync()
-            if i > 1:
-                found.append((after - before) * 1e-3)
-        graph.close()
-        return sorted(found)[replays // 2]
-
-    def read_ceiling(self) -> float:
-        """Bytes a second of the fastest of some loops that only read."""
-        size, best = 2 << 30, 0.0
-        held = self.gpu.allocate(size)
-        data, out = int(held.handle), self.gpu.scratch("out", 16)
-        self.gpu.fill(data, 0x5A, size)
-        for blocks in (132 * 2, 132 * 4, 132 * 8, 132 * 16, 132 * 32):
-            args = (data, out, np.int32(size // 16))
-
-            def run(stream: Any, blocks: int = blocks, args: tuple[Any, ...] = args) -> None:
-                self.gpu.launch(READ, blocks, 512, *args, stream=stream)
-
-            run(None)
-            best = max(best, size / self.seconds(run))
-        held.close()
-        return best
+        self.ceiling = read_ceiling(self.gpu)
 
     def weights(self, fmt: Format, n: int, k: int) -> tuple[list[cuda.CudaTensor], np.ndarray]:
         """Copies of one tensor, more than a cache holds; and the values of its first rows."""

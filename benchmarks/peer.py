@@ -28,6 +28,7 @@ from statistics import median
 
 import numpy as np
 from ggml import Ggml, find_folder
+from option_types import batch_option, count_option, shape_option
 
 from fewbit.bench.formats import relative_rmse
 from fewbit.bench.kernels import KernelCase, rotating
@@ -107,23 +108,6 @@ def format_option(text: str) -> Format:
     if fmt.gguf is None or fmt.name in WITHOUT_PRODUCT:
         raise argparse.ArgumentTypeError(f"ggml has no product for weights of {fmt}")
     return fmt
-
-
-def count_option(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
-
-
-def shape_option(text: str) -> tuple[int, int]:
-    n, by, k = text.lower().partition("x")
-    if not by:
-        raise argparse.ArgumentTypeError(f"a shape is rows x columns, such as 4096x4096, not {text!r}")
-    return count_option(n), count_option(k)
-
-
-def batch_option(text: str) -> list[int]:
-    return [count_option(part) for part in text.split(",")]
 
 
 def options() -> argparse.Namespace:

@@ -22,6 +22,8 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
+from option_types import batch_option, count_option, shape_option
+
 from fewbit.bench.kernels import KernelCase, Timing, run
 from fewbit.bench.machine import cpu_name
 from fewbit.errors import FewbitError
@@ -286,23 +288,6 @@ def format_option(text: str) -> Format:
         return get(text)
     except FewbitError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def count_option(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
-
-
-def shape_option(text: str) -> tuple[int, int]:
-    n, by, k = text.lower().partition("x")
-    if not by:
-        raise argparse.ArgumentTypeError(f"a shape is rows x columns, such as 4096x4096, not {text!r}")
-    return count_option(n), count_option(k)
-
-
-def batch_option(text: str) -> list[int]:
-    return [count_option(part) for part in text.split(",")]
 
 
 def file_option(text: str) -> Path:

@@ -114,8 +114,8 @@ def load(
     model = _seeing(_pack(file, device, plans[0].weight_layout, ctx, mtp, head), vision)
     store = device.make_store(make_layout(model.specs, *kv_formats(options.kv)), pages)
     disk = _disk_cache(options, device, plans[0].weight_layout)
-    beside = f"-{model_fingerprint(head)}" if head else "-mtp" if mtp else ""  # it keeps K and V too
-    cache = Cache(store, kv_fingerprint(file, ctx) + beside, Shortage(), disk)
+    suffix = f"-{model_fingerprint(head)}" if head else "-mtp" if mtp else ""  # it keeps K and V too
+    cache = Cache(store, kv_fingerprint(file, ctx) + suffix, Shortage(), disk)
     executor = _make_executor(device, model, cache)
     check_maps(file.maps)  # what was read is what the file holds
     maps = () if device.copies_weights else file.maps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +12,14 @@ import pytest
 import fewbit as fb
 from fewbit.server import page as server_page
 
+from ..chromium import launch
+
 ZOO = Path(__file__).parents[1] / "zoo"
 NAMES = ("llama", "qwen3", "gemma3", "qwen3moe", "gpt-oss", "qwen35", "lfm2moe", "nemotron_h", "gemma4")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = [
+FLAGS = (
     "--no-sandbox", "--headless=new", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
     "--enable-features=Vulkan", "--disable-gpu-watchdog",
-]  # fmt: skip
+)  # fmt: skip
 PATIENCE_MS = 240_000
 
 OpenPage = Callable[..., Any]
@@ -52,14 +52,8 @@ def url(models: dict[str, fb.LLM]) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A browser whose adapter runs a shader; skipped where there is none."""
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, headless=False)
-        except api.Error as error:
-            pytest.skip(f"there is no Chromium: {error}")
+    with launch(FLAGS, headless=False) as found:
         yield found
-        found.close()
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from fewbit.errors import FewbitError
+from fewbit.ops import cuda
 from fewbit.ops.cuda import compile as compiler
 from fewbit.ops.cuda import gpu
 from fewbit.ops.cuda.kernels import Entry
 
 from .compiling import Used, compile_kernels, report_path
+from .row_cases import open_gpu
 
 if os.environ.get("FEWBIT_EMULATE_CUDA"):
     from .emulator.device import install
@@ -32,6 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     except FewbitError as error:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=str(error)))
+
+
+@pytest.fixture(scope="module")
+def device() -> cuda.Session:
+    return open_gpu()
 
 
 @pytest.fixture

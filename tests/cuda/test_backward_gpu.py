@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fewbit as fb
-from fewbit.errors import FewbitError
 from fewbit.formats import Format, get
 from fewbit.ops import cuda
 from fewbit.ops.cuda import backward
@@ -15,14 +14,6 @@ from .cases import ALL, make, ragged, relative_error
 
 pytestmark = pytest.mark.cuda
 rng = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    try:
-        return cuda.shared_session()
-    except FewbitError as error:
-        pytest.skip(str(error))
 
 
 def gradients(*shape: int) -> np.ndarray:

@@ -17,16 +17,11 @@ from fewbit.ops import cuda
 from fewbit.ops.cuda import session as sessions
 
 from .cases import make
-from .row_cases import floats, open_gpu
+from .row_cases import floats
 
 pytestmark = pytest.mark.cuda
 IS_EMULATED = bool(os.environ.get("FEWBIT_EMULATE_CUDA"))
 TEMPORARIES = 200
-
-
-@pytest.fixture
-def device() -> cuda.Session:
-    return open_gpu()
 
 
 class Foreign:

@@ -20,14 +20,9 @@ from fewbit.tensor import QuantTensor
 
 from ..ops import near_ties
 from .cases import make, relative_error
-from .row_cases import Inputs, floats, open_gpu, plain_step
+from .row_cases import Inputs, floats, plain_step
 
 pytestmark = pytest.mark.cuda
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    return open_gpu()
 
 
 def stack(fmt: str, count: int, n: int, k: int) -> QuantTensor:

@@ -24,18 +24,13 @@ from fewbit.ops.specs import Routing
 
 from .cases import make, relative_error
 from .fake import FakeGpu
-from .row_cases import floats, open_gpu, plain_step
+from .row_cases import floats, plain_step
 from .test_attention_gpu import CASES, Case, World
 from .test_experts_gpu import sent as send
 from .test_experts_gpu import stack
 
 IS_EMULATED = bool(os.environ.get("FEWBIT_EMULATE_CUDA"))
 MANY = 70_000  # rows: more than a grid has blocks in its second dimension
-
-
-@pytest.fixture
-def device() -> cuda.Session:
-    return open_gpu()
 
 
 # NaN

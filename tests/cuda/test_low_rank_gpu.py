@@ -25,15 +25,10 @@ from fewbit.ops.sampling import SamplingParams
 
 from ..loading import load
 from ..models.random_llama import write_llama
-from .row_cases import Inputs, floats, open_gpu, plain_step
+from .row_cases import Inputs, floats, plain_step
 
 pytestmark = pytest.mark.cuda
 KEYS: list[ProductKey] = [("linear", number) for number in range(5)] + [("embed", 9)]
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    return open_gpu()
 
 
 def term(n: int, k: int, r: int, kind: Any = np.float16, table: bool = False) -> LowRank:

@@ -10,7 +10,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.arrays import Doubles, Floats
-from fewbit.errors import ArgumentError, FewbitError, ShapeError
+from fewbit.errors import ArgumentError, ShapeError
 from fewbit.formats import get
 from fewbit.ops import cuda
 from fewbit.ops.cuda import products, shapes
@@ -28,14 +28,6 @@ pytestmark = pytest.mark.cuda
 rng = np.random.default_rng(0)
 K = 2304  # no power of two, and no whole number of tiles for the blocks that share it
 TOKENS = (1, 5, 13, 30, 64, 70)
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    try:
-        return cuda.shared_session()
-    except FewbitError as error:
-        pytest.skip(str(error))
 
 
 class Strided:

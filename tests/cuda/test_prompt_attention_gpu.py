@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fewbit.arrays import Bytes, Doubles, Floats, Longs
-from fewbit.errors import ArgumentError, FewbitError, ShapeError
+from fewbit.errors import ArgumentError, ShapeError
 from fewbit.formats import get
 from fewbit.ops import cuda
 from fewbit.ops.attention import attend, kv_write
@@ -89,19 +89,16 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    try:
-        found = cuda.shared_session()
-    except FewbitError as error:
-        pytest.skip(str(error))
+def device(device: cuda.Session) -> cuda.Session:
+    """With the kernels of these tests, compiled at once."""
     entries = []
     for case in CASES.values():
-        shape, rotated = card_shape(found, case.spec), case.k_dim & -case.k_dim if case.rotate else 0
+        shape, rotated = card_shape(device, case.spec), case.k_dim & -case.k_dim if case.rotate else 0
         entries.append(gather_kv(*map(get, case.formats), case.k_dim, case.v_dim, shape))
         entries.append(attend_prompt(shape, rotated, case.softcap > 0, case.dtype, bool(case.spans)))
-    if found.arch != "emulated":
-        compile_all([entry.source for entry in entries], found.arch)
-    return found
+    if device.arch != "emulated":
+        compile_all([entry.source for entry in entries], device.arch)
+    return device
 
 
 class Sample:

@@ -20,16 +20,11 @@ from fewbit.ops.specs import AttentionSpec
 from fewbit.tensor import QuantTensor
 
 from .cases import make, relative_error
-from .row_cases import floats, open_gpu
+from .row_cases import floats
 
 pytestmark = pytest.mark.cuda
 K = 64
 ONES = np.ones(K, np.float32)
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    return open_gpu()
 
 
 def weights(largest: float = 1.0, format: str = "q8_0") -> QuantTensor:

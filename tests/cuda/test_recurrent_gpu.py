@@ -16,16 +16,11 @@ from fewbit.ops import recurrent as reference
 from fewbit.ops.cuda import recurrent
 from fewbit.ops.cuda.pages import LayerStates
 
-from .row_cases import Inputs, floats, make_step, open_gpu
+from .row_cases import Inputs, floats, make_step
 
 pytestmark = pytest.mark.cuda
 SLOTS, OFFSET = 9, 12
 LENGTHS = [1, 40, 0, 3]  # new tokens of each sequence; one has none, the last is padding
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    return open_gpu()
 
 
 class Case:

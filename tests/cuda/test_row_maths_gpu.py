@@ -22,15 +22,10 @@ from fewbit.ops.shape_rules import ACTIVATIONS, GATES
 from fewbit.tensor import QuantTensor
 
 from .cases import make, relative_error
-from .row_cases import floats, make_step, open_gpu, plain_step
+from .row_cases import floats, make_step, plain_step
 
 pytestmark = pytest.mark.cuda
 TABLES = [get(name) for name in ("q4_0", "q6_k", "q4_k", "int8", "f16", "iq2_xs")]
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    return open_gpu()
 
 
 def close(found: Any, expected: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fewbit.errors import ArgumentError, DataError, FewbitError
+from fewbit.errors import ArgumentError, DataError
 from fewbit.ops import cuda
 from fewbit.ops.cuda.kernels_sampling import MAX_VOCAB
 from fewbit.ops.cuda.sampling import UNUSED, GpuSampler, pack_samples
@@ -17,14 +17,6 @@ from .sampling_cases import at, expect_right, sample, some_sample
 
 pytestmark = pytest.mark.cuda
 rng = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def device() -> cuda.Session:
-    try:
-        return cuda.shared_session()
-    except FewbitError as error:
-        pytest.skip(str(error))
 
 
 SMALL = [(kind, vocab) for kind in KINDS for vocab in (1, 5, 127, 129, 2048, 2049, 30_000)]

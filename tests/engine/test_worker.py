@@ -15,6 +15,7 @@ import pytest
 
 from fewbit.devices.batch import Batch
 from fewbit.devices.host import HostHandle
+from fewbit.engine import worker as worker_module
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Delta, Request, StepRows
 from fewbit.engine.worker import Worker
@@ -107,6 +108,51 @@ def test_a_worker_that_nobody_holds_goes() -> None:
     gc.collect()
     assert held() is None
     assert len(engine_threads()) == before
+
+
+def test_a_worker_is_dropped_where_a_lock_is_held_that_its_thread_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "DROP_SECONDS", 0.1)
+    worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
+    in_sink, lock = threading.Event(), threading.Lock()
+
+    def sink(delta: Delta) -> None:
+        in_sink.set()
+        with lock:
+            pass
+
+    with lock:
+        worker.submit(worker.engine.generation(PROMPT, WARM), sink, stream=True)
+        assert in_sink.wait(60)
+        held, thread, garbage = weakref.ref(worker), worker._thread, [worker]
+        del worker
+        dropping = threading.Thread(target=garbage.clear, daemon=True)
+        dropping.start()
+        dropping.join(10)
+        assert not dropping.is_alive()
+    assert thread
+    thread.join(60)
+    assert not thread.is_alive()
+    assert held() is None
+    assert is_clean(toy)
+
+
+def test_a_worker_is_dropped_in_its_own_thread() -> None:
+    worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
+    thread_alone = threading.Event()
+
+    def sink(delta: Delta) -> None:
+        thread_alone.wait(60)
+        garbage.clear()
+
+    worker.submit(worker.engine.generation(PROMPT, WARM), sink, stream=True)
+    held, thread, garbage = weakref.ref(worker), worker._thread, [worker]
+    del worker
+    thread_alone.set()
+    assert thread
+    thread.join(60)
+    assert not thread.is_alive()
+    assert held() is None
+    assert is_clean(toy)
 
 
 def test_cancel_from_another_thread() -> None:
@@ -211,7 +257,7 @@ def test_an_error_while_requests_are_dropped_ends_neither_the_thread_nor_the_cal
     assert is_clean(toy)
 
 
-@pytest.mark.parametrize("state", ["idle", "busy"])
+@pytest.mark.parametrize("state", ["idle", "busy", "dropped"])
 def test_the_program_ends_while_the_thread_is(state: str) -> None:
     program = f"""
 import sys
@@ -224,6 +270,7 @@ queue = SimpleQueue()
 requests = worker.engine.generation([1, 2, 3], WARM, max_tokens={"3" if state == "idle" else "None"})
 worker.submit(requests, queue.put, True)
 queue.get()
+{"del worker" if state == "dropped" else ""}
 print("end")
 """
     done = subprocess.run(

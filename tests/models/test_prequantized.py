@@ -23,7 +23,6 @@ ZOO = Path(__file__).parents[1] / "zoo"
 Array = npt.NDArray[Any]
 NAMES = {"float32": "F32", "float16": "F16", "uint16": "BF16", "uint8": "U8", "int8": "I8", "int32": "I32",
          "int64": "I64"}  # fmt: skip
-MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def safetensors(tensors: dict[str, Array], dtypes: dict[str, str]) -> bytes:
@@ -178,13 +177,12 @@ FORMATS = {
 }  # fmt: skip
 
 
-def write_pair(folder: Path, method: str) -> tuple[Path, Path]:
+def write_pair(folder: Path, method: str, source: Path = ZOO / "llama" / "hf") -> tuple[Path, Path]:
     """A quantized checkpoint, and one in f32 with the same weights."""
-    source = ZOO / "llama" / "hf"
     maker, packed, plain = Maker(method, 16 if method == "gptq_mixed" else 32), {}, {}
     for name, tensor in read_safetensors(source).items():
         base = name.removesuffix(".weight")
-        if base.endswith(MATRICES):
+        if base.endswith("_proj"):
             parts, weights = maker.make(base, *tensor.shape)
             packed |= parts
             plain[name] = weights.astype(np.float32)

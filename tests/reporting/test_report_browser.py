@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,25 +10,19 @@ import pytest
 
 import fewbit as fb
 
+from .. import chromium
 from ..cli.tiny import write_tiny
 from ..evaluation.reference import TEXT
 
 pytest.importorskip("playwright.sync_api")
 
-from playwright.sync_api import Browser, Error, sync_playwright
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        except Error as error:
-            pytest.skip(f"there is no Chromium: {error}")
+    with chromium.launch() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

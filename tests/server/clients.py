@@ -25,7 +25,8 @@ from fewbit.llm import LLM, Completion, TextDelta
 
 from . import framework_checks, sdk_checks
 from .conftest import Live
-from .scripted import CALL, quick_ends, write_tool_model
+from .scripted import CALL, quick_ends
+from .tool_model import write_tool_model
 
 PAGE = Path(__file__).parents[2] / "docs/server.md"
 BEGIN, END = "<!-- clients -->\n", "<!-- /clients -->"

@@ -20,6 +20,7 @@ from fewbit.server.serving import Server, make_config
 from fewbit.server.settings import Settings
 
 from ..cli.tiny import write_tiny
+from .tool_model import write_tool_model
 
 URL = "http://127.0.0.1"
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
@@ -33,6 +34,14 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def llm(tiny_path: Path) -> Iterator[LLM]:
     with LLM(tiny_path, ctx=1024, threads=1, batch_invariant=True) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def tool_llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    """A model whose chat template takes tools."""
+    path = write_tool_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
+    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as found:
         yield found
 
 
@@ -99,5 +108,12 @@ if BACKEND == "ray":
 @pytest.fixture
 def live(llm: LLM) -> Iterator[Live]:
     found = Live(llm, ping_seconds=0.1)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def server(tool_llm: LLM) -> Iterator[Live]:
+    found = Live(tool_llm)
     yield found
     found.close()

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fewbit.llm import LLM, Completion, TextDelta
 
-from ..cli.tiny import write_tiny
 from .conftest import BACKEND
 
-TOOLS_TEMPLATE = (
-    "{% for t in tools or [] %}tool: {{ t | tojson }}\n{% endfor %}"
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}\n{% endfor %}assistant:"
-)
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Riga"}}</tool_call>'
-
-
-def write_tool_model(path: Path) -> Path:
-    return write_tiny(path, template=TOOLS_TEMPLATE)
 
 
 def says(monkeypatch: pytest.MonkeyPatch, llm: LLM, *texts: str, error: Exception | None = None) -> None:

@@ -12,7 +12,8 @@ from fewbit.llm import LLM
 from fewbit.server.ignored import HEADER
 
 from .conftest import client_of
-from .scripted import SCHEMA, events, says, write_tool_model
+from .scripted import SCHEMA, events, says
+from .tool_model import write_tool_model
 
 CALL = '<tool_call>{"name": "Read", "arguments": {"city": "a.py"}}</tool_call>'
 EPHEMERAL = {"type": "ephemeral"}

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,19 +10,12 @@ from fewbit.errors import OutOfMemory
 from fewbit.llm import LLM
 
 from .conftest import client_of
-from .scripted import CALL, SCHEMA, events, says, write_tool_model
+from .scripted import CALL, SCHEMA, events, says
 
 URL = "/v1/messages"
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "temperature": 0}
 TOOL = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA}
-
-
-@pytest.fixture(scope="module")
-def tool_llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    path = write_tool_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
-    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as found:
-        yield found
 
 
 def post(client: TestClient, status: int = 200, path: str = URL, **more: Any) -> dict[str, Any]:

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fewbit.llm import LLM
-
 from .conftest import Live
-from .scripted import CALL, SCHEMA, says, write_tool_model
+from .scripted import CALL, SCHEMA, says
 
 anthropic: Any = pytest.importorskip("anthropic")
 
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: Any = {"model": "tiny", "max_tokens": 10, "messages": HELLO, "extra_body": {"temperature": 0}}
 TOOL: Any = {"name": "weather", "description": "It.", "input_schema": SCHEMA}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    path = write_tool_model(Path(tmp_path_factory.mktemp("models")) / "tiny.gguf")
-    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as llm:
-        found = Live(llm)
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ import pytest
 from fewbit.llm import LLM, Completion, TextDelta
 
 from .conftest import Live
-from .scripted import quick_ends, write_tool_model
+from .scripted import quick_ends
+from .tool_model import write_tool_model
 
 pytest.importorskip("langchain_tests")
 openai: Any = pytest.importorskip("langchain_openai")

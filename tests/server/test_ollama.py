@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from fewbit.server.pool import Pool
 from fewbit.server.settings import Settings
 
 from .conftest import URL, client_of
-from .scripted import CALL, SCHEMA, says, write_tool_model
+from .scripted import CALL, SCHEMA, says
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT, GENERATE = "/api/chat", "/api/generate"
@@ -31,13 +31,6 @@ def wait_until(is_so: Callable[[], bool]) -> None:
             return
         time.sleep(0.02)
     raise AssertionError("it did not come to be")
-
-
-@pytest.fixture(scope="module")
-def tool_llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    path = write_tool_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
-    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as found:
-        yield found
 
 
 def post(client: TestClient, path: str, status: int = 200, **more: Any) -> dict[str, Any]:

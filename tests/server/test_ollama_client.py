@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fewbit.llm import LLM
-
 from .conftest import Live
-from .scripted import CALL, says, write_tool_model
+from .scripted import CALL, says
 
 ollama: Any = pytest.importorskip("ollama")
 
 HELLO = [{"role": "user", "content": "hello"}]
 OPTIONS = {"num_predict": 10, "temperature": 0}
 CHAT: Any = {"model": "tiny", "messages": HELLO, "options": OPTIONS}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    path = write_tool_model(Path(tmp_path_factory.mktemp("models")) / "tiny.gguf")
-    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as llm:
-        found = Live(llm)
-        yield found
-        found.close()
 
 
 @pytest.fixture

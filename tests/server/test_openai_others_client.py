@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fewbit.llm import LLM
-
 from .conftest import Live
-from .scripted import CALL, SCHEMA, says, write_tool_model
+from .scripted import CALL, SCHEMA, says
 
 openai: Any = pytest.importorskip("openai")
 
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: Any = {"model": "tiny", "input": "hello", "temperature": 0, "max_output_tokens": 10}
 TOOL: Any = {"type": "function", "name": "weather", "description": "It.", "parameters": SCHEMA, "strict": False}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    path = write_tool_model(Path(tmp_path_factory.mktemp("models")) / "tiny.gguf")
-    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as llm:
-        found = Live(llm)
-        yield found
-        found.close()
 
 
 @pytest.fixture

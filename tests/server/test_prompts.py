@@ -16,7 +16,7 @@ from fewbit.server.prompts import ChatInput, chat_prompt, count_tokens
 
 from ..cli.tiny import write_tiny
 from .conftest import client_of
-from .scripted import CALL, SCHEMA, says, write_tool_model
+from .scripted import CALL, SCHEMA, says
 
 HELLO = [{"role": "user", "content": "hello"}]
 GREEDY: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
@@ -34,13 +34,6 @@ ASKED: dict[str, dict[str, Any]] = {
     },
     "/api/chat": {"model": "tiny", "messages": HELLO, "tools": [TOOL], "stream": False},
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tool_llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    path = write_tool_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
-    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as found:
-        yield found
 
 
 @pytest.mark.parametrize("path", ASKED)

@@ -12,7 +12,7 @@ import pytest
 from fewbit.llm import LLM
 
 from .conftest import Live
-from .scripted import write_tool_model
+from .tool_model import write_tool_model
 
 COOKBOOK = Path(__file__).parents[2] / "docs/cookbook"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

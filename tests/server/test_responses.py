@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -12,20 +11,13 @@ from fewbit.llm import LLM
 from fewbit.server.openai_responses_store import Store
 
 from .conftest import client_of
-from .scripted import CALL, SCHEMA, events, says, write_tool_model
+from .scripted import CALL, SCHEMA, events, says
 
 URL = "/v1/responses"
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: dict[str, Any] = {"model": "tiny", "input": "hello", "max_output_tokens": 8, "temperature": 0}
 GREEDY: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
 TOOL = {"type": "function", "name": "weather", "description": "It.", "parameters": SCHEMA, "strict": False}
-
-
-@pytest.fixture(scope="module")
-def tool_llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    path = write_tool_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
-    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as found:
-        yield found
 
 
 def post(client: TestClient, status: int = 200, path: str = URL, **more: Any) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from starlette.testclient import TestClient
 from fewbit.llm import LLM
 
 from .conftest import client_of
-from .scripted import events, says, write_tool_model
+from .scripted import events, says
 from .test_chat import chunks
+from .tool_model import write_tool_model
 
 HELLO = [{"role": "user", "content": "hello"}]
 MONTHS = {

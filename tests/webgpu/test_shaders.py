@@ -9,11 +9,13 @@ import subprocess
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
 from fewbit.formats import get
+from fewbit.ops import webgpu
 from fewbit.ops.webgpu import (
     attention,
     byte_products,
@@ -117,18 +119,7 @@ def all_kernels() -> list[Kernel]:
 
 
 def test_no_kernel_is_left_out() -> None:
-    modules = (
-        attention,
-        byte_products,
-        expert_tiles,
-        experts,
-        page_writers,
-        products,
-        quantize,
-        recurrent,
-        rows,
-        sampling,
-    )
+    modules = [import_module(f"{webgpu.__name__}.{info.name}") for info in iter_modules(webgpu.__path__)]
     made = {
         f"{module.__name__}.{name}" for module in modules for name, one in vars(module).items()
         if not name.startswith("_") and getattr(one, "__annotations__", {}).get("return") == "Kernel"

@@ -268,9 +268,9 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
 
 
 def _write_whole(file: int, data: bytes) -> None:
-    left: Sequence[int] = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]  # type: ignore[arg-type]
+    rest: Sequence[int] = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]  # type: ignore[arg-type]
 
 
 def _remove(path: Path) -> None:

@@ -162,12 +162,12 @@ def _check(file: BinaryIO, path: Path, layout: Layout, fingerprint: str) -> Save
     wanted = at + 4 * count + _content_bytes(layout, length, starts) + CHECKSUM_BYTES
     if size != wanted:
         raise FileError(f"{path}: a sequence of {length} tokens takes {wanted} bytes, the file has {size}")
-    checksum, left = _checksum(), size - CHECKSUM_BYTES
+    checksum, num_remaining = _checksum(), size - CHECKSUM_BYTES
     file.seek(0)
-    while left:
-        piece = _read(file, path, min(left, PIECE_BYTES))
+    while num_remaining:
+        piece = _read(file, path, min(num_remaining, PIECE_BYTES))
         checksum.update(piece)
-        left -= len(piece)
+        num_remaining -= len(piece)
     if checksum.digest() != _read(file, path, CHECKSUM_BYTES):
         raise FileError(f"{path}: the file is damaged: its checksum does not match")
     file.seek(at)

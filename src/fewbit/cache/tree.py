@@ -84,11 +84,11 @@ class PrefixTree:
 
     def nodes(self) -> Iterator[PrefixNode]:
         """All nodes, parents before children."""
-        left = [self._top]
-        while left:
-            node = left.pop()
+        stack = [self._top]
+        while stack:
+            node = stack.pop()
             yield node
-            left.extend(node.children.values())
+            stack.extend(node.children.values())
 
     def key(self, tokens: array[int], number: int) -> bytes:
         """The key of a page of tokens."""

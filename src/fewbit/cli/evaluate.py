@@ -86,8 +86,8 @@ def evaluate(
             )  # fmt: skip
         rights = [] if choices is None else _choose(path, choices, ways)
     if as_json:
-        asked = [{**way, **one.to_dict()} for way, one in rights]
-        print_json({"text": [one.to_dict() for one in found], "choices": asked})
+        by_way = [{**way, **one.to_dict()} for way, one in rights]
+        print_json({"text": [one.to_dict() for one in found], "choices": by_way})
         return
     _print_text(found, by)
     _print_choices(rights)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from ..cache.layout import Layout
@@ -20,12 +19,12 @@ from ..ops.cuda.plan_segments import PlanOptions
 from ..ops.cuda.planned import PlannedGpu
 from ..ops.cuda.session import Session
 from ..ops.cuda.weights import Weights
-from ..ops.cut import weights_of
 from ..ops.graph import Graph
 from . import Device
 from .cpu_experts import make_experts
 from .cuda_executor import MAX_LOGITS, CudaExecutor, sees_images
 from .cuda_kernels import USUAL, usual_kernels
+from .sending import num_bytes, report_sending
 
 MAX_BATCHED_TOKENS = 4096
 SMALL_BYTES = 1 << 30  # of weights: smaller models suffer most from int8, and wait for kernels to start, not for bytes
@@ -73,7 +72,7 @@ class CudaDevice(Device):
         longest = max((pages * store.layout.page_tokens for pages in store.pages), default=1)
         options = self.plan_options(graph, self.options.ctx or longest)
         self._compile_ahead(graph, store.layout, vocab, options)
-        return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(_num_bytes(graph))), options)
+        return CudaExecutor(graph, store, vocab, Weights(self.device, report_sending(self.options, graph)), options)
 
     def check(self, graph: Graph) -> None:
         check(graph, self.device)
@@ -81,7 +80,7 @@ class CudaDevice(Device):
     def plan_options(self, graph: Graph, ctx: int) -> PlanOptions:
         """How steps of a graph are planned, for sequences of `ctx` tokens."""
         most = MAX_LOGITS if graph.has_head and graph.is_causal else self.max_batched_tokens  # encoders give all rows
-        activations = self.options.activations or ("int16" if _num_bytes(graph) < SMALL_BYTES else "int8")
+        activations = self.options.activations or ("int16" if num_bytes(graph) < SMALL_BYTES else "int8")
         return PlanOptions(
             max_tokens=self.max_batched_tokens,
             max_logits=min(self.max_batched_tokens, most),
@@ -109,20 +108,3 @@ class CudaDevice(Device):
         if len(ordinals) < len(sessions):
             raise RequestError("tensor_parallel takes as many GPUs as parts, or one GPU for all of them")
         return NcclGroup(sessions)
-
-    def _sending(self, total: int) -> Callable[[int], None] | None:
-        """Reports the bytes of weights that are sent to the GPU, as those of a download."""
-        report, sent = self.options.progress, 0
-        if report is None:
-            return None
-
-        def advance(nbytes: int) -> None:
-            nonlocal sent
-            sent = min(sent + nbytes, total)
-            report(f"sending {Path(self.options.model).name} to {self.name}", sent, total)
-
-        return advance
-
-
-def _num_bytes(graph: Graph) -> int:
-    return sum(w.nbytes for w in weights_of(graph).values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +15,6 @@ from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..errors import DeviceError, RequestError
 from ..load_options import LoadOptions
-from ..ops.cut import weights_of
 from ..ops.graph import Graph
 from ..ops.low_rank import Terms
 from ..ops.memory import available_memory
@@ -30,6 +29,7 @@ from ..ops.webgpu.sampling import PackedSamples, pack_samples, sample_rows, samp
 from . import MAX_BATCHED_TOKENS, Device
 from .batch import Batch, Results, has_late_masks, resolve_masks
 from .host import HostHandle, Sampled, decode
+from .sending import report_sending
 
 MAX_LOGITS = 64  # rows of a step
 MEMORY = "FEWBIT_WEBGPU_MEMORY"  # bytes of a GPU, which WebGPU does not tell
@@ -83,21 +83,7 @@ class WebGpuDevice(Device):
             max_tokens=self.max_batched_tokens, max_logits=min(self.max_batched_tokens, most),
             ctx=self.options.ctx or longest, activations=self.options.activations or "exact",
         )  # fmt: skip
-        nbytes = sum(w.nbytes for w in weights_of(graph).values())
-        return WebGpuExecutor(graph, store, vocab, ModelWeights(self.gpu, self._sending(nbytes)), sizes)
-
-    def _sending(self, total: int) -> Callable[[int], None] | None:
-        """Reports the bytes of weights that are sent, as those of a download."""
-        report, sent = self.options.progress, 0
-        if report is None:
-            return None
-
-        def advance(nbytes: int) -> None:
-            nonlocal sent
-            sent = min(sent + nbytes, total)
-            report(f"sending {Path(self.options.model).name} to {self.name}", sent, total)
-
-        return advance
+        return WebGpuExecutor(graph, store, vocab, ModelWeights(self.gpu, report_sending(self.options, graph)), sizes)
 
 
 def adapter_memory(gpu: Gpu) -> int:

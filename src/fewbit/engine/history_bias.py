@@ -80,13 +80,13 @@ class RepeatPenalty:
         """For all positions before the last one, how long the repetition is that ends there."""
         tokens, end = self._tokens[: self._count], self._count - 1
         lengths = np.zeros(max(end, 0), np.int32)
-        left = np.arange(len(lengths))
+        ends = np.arange(len(lengths))
         length = 0
-        while len(left) and int(tokens[end - length]) not in self._breakers:
-            left = left[(left >= length)]
-            left = left[tokens[left - length] == tokens[end - length]]
+        while len(ends) and int(tokens[end - length]) not in self._breakers:
+            ends = ends[(ends >= length)]
+            ends = ends[tokens[ends - length] == tokens[end - length]]
             length += 1
-            lengths[left] = length
+            lengths[ends] = length
         return lengths
 
 

@@ -15,6 +15,9 @@ from .request import Request, Sink
 
 Order = tuple[Callable[[Engine, Sequence[Request]], None], Sequence[Request]]
 Inbox = SimpleQueue[Order | None]  # None: stop
+# How long whoever drops a worker waits for its thread, so that its memory is free then. Not for ever: garbage may be
+# collected where a lock is held that the thread waits for.
+DROP_SECONDS = 10.0
 
 
 class Worker:
@@ -29,7 +32,7 @@ class Worker:
         self._inbox: Inbox = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._stop: Callable[[], object] | None = None
+        self._end: Callable[..., None] | None = None
         self._closed = False
 
     def submit(self, requests: Sequence[Request], sink: Sink, stream: bool = False) -> None:
@@ -71,20 +74,24 @@ class Worker:
         """Stop the thread. Requests that are not over end with an error."""
         with self._lock:
             self._closed = True
-        if self._stop is not None:
-            self._stop()
+        if self._end is not None:
+            self._end()
 
     def _start(self) -> None:
         held = weakref.ref(self.engine), self._inbox
         self._thread = threading.Thread(target=_serve, args=held, name="fewbit-engine", daemon=True)
         self._thread.start()
-        self._stop = weakref.finalize(self, _end, self._inbox, self._thread)  # also called when the program ends
+        self._end = partial(_end, weakref.ref(self._thread), self._inbox)
+        weakref.finalize(self, self._end, DROP_SECONDS).atexit = False
+        weakref.finalize(self._thread, self._end)  # while it runs it lives: this waits as the program ends
 
 
-def _end(inbox: Inbox, thread: threading.Thread) -> None:
+def _end(reference: weakref.ref[threading.Thread], inbox: Inbox, seconds: float | None = None) -> None:
+    """Stop a thread, if it still runs, and wait for it."""
     inbox.put(None)
-    if thread is not threading.current_thread():  # which may be the one that collects garbage
-        thread.join()
+    thread = reference()
+    if thread is not None and thread is not threading.current_thread():  # which may be the one that collects garbage
+        thread.join(seconds)
 
 
 def _serve(reference: weakref.ref[Engine], inbox: Inbox) -> None:

@@ -82,11 +82,11 @@ def evaluate_choices(
         threads: Number of threads.
         progress: True for a line on standard error, or a function that is called with (done, total).
     """
-    asked = read_questions(questions) if isinstance(questions, str | PathLike) else list(questions)
+    chosen = read_questions(questions) if isinstance(questions, str | PathLike) else list(questions)
     if isinstance(model, LLM):
-        return _evaluate(model, asked, progress)
+        return _evaluate(model, chosen, progress)
     with LLM(model, device=device, kv=kv, threads=threads, activations=activations, format=format) as llm:
-        return _evaluate(llm, asked, progress)
+        return _evaluate(llm, chosen, progress)
 
 
 def read_questions(path: str | PathLike[str]) -> list[Question]:

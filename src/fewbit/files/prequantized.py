@@ -260,8 +260,8 @@ def _pack_quantized(parts: Parts) -> Weight:
 
     def mixed() -> Bytes:
         codes, scales, zeros = read()
-        apart = codes if zeros is None else codes - zeros[:, order]
-        return write_floats(apart.astype(np.float32) * scales[:, order], _kind(parts, ".weight_scale"))
+        centered = codes if zeros is None else codes - zeros[:, order]
+        return write_floats(centered.astype(np.float32) * scales[:, order], _kind(parts, ".weight_scale"))
 
     return parts.weight(_kind(parts, ".weight_scale"), (n, k), mixed)
 
@@ -279,8 +279,8 @@ def _int4(
 
         def decoded() -> Bytes:
             codes, factors, zeros = read()
-            apart = codes if zeros is None else codes - np.repeat(zeros, size, axis=1)[:, :k]
-            return write_floats(apart.astype(np.float32) * np.repeat(factors, size, axis=1)[:, :k], kind)
+            centered = codes if zeros is None else codes - np.repeat(zeros, size, axis=1)[:, :k]
+            return write_floats(centered.astype(np.float32) * np.repeat(factors, size, axis=1)[:, :k], kind)
 
         return parts.weight(kind, shape, decoded)
     fmt = get(f"int4_group:group={group},zero={str(has_zeros).lower()},scale={scale_kind}")

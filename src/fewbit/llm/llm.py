@@ -37,6 +37,7 @@ from .sampling_options import (
     Options,
     PromptOptions,
     StreamOptions,
+    beam_request,
     model_sampling,
     read_options,
 )
@@ -46,7 +47,6 @@ from .tools import Tool
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
 
-BEAM_REQUEST = ("max_tokens", "min_tokens", "namespace", "adapter", "embedded", "priority", "client", "deadline")
 SHORT_PROMPT = 512  # characters or tokens that are encoded in the event loop: starting a thread takes longer
 
 
@@ -390,11 +390,6 @@ class LLM(LabelReader):
         if split_prompts(prompt)[1]:
             raise RequestError("a stream takes one prompt, got a list of them; use generate")
         return checked
-
-
-def beam_request(given: dict[str, Any]) -> dict[str, Any]:
-    """What `Engine.beams` takes of the options of a request."""
-    return {name: value for name, value in given.items() if name in BEAM_REQUEST}
 
 
 def _refuse_progress(options: GenerationOptions) -> None:

@@ -129,9 +129,9 @@ class PairEncoder:
         """The tokens before a text, its own, and those after it."""
         if self._head.is_judge:
             known, encode = self._tokenizer, self._tokenizer.encode
-            asked = f"<Instruct>: {instruction or INSTRUCTION}\n<Query>: {query}\n<Document>: "
+            question = f"<Instruct>: {instruction or INSTRUCTION}\n<Query>: {query}\n<Document>: "
             begin = known.encode(JUDGE_SYSTEM, parse_special=True)
-            whole, prefix = encode(asked + text), encode(asked)
+            whole, prefix = encode(question + text), encode(question)
             shared = next((at for at, pair in enumerate(zip(whole, prefix, strict=False)) if pair[0] != pair[1]),
                           min(len(whole), len(prefix)))  # fmt: skip
             return [*begin, *whole[:shared]], whole[shared:], known.encode(JUDGE_ANSWER, parse_special=True)

@@ -33,6 +33,7 @@ _REQUEST_OPTIONS = (
     "max_tokens", "min_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "constraint", "namespace",
     "adapter", "priority", "client", "deadline",
 )  # fmt: skip
+_BEAM_REQUEST = ("max_tokens", "min_tokens", "namespace", "adapter", "embedded", "priority", "client", "deadline")
 
 
 class PlainOptions(TypedDict, total=False):
@@ -207,6 +208,11 @@ class GenerationOptions:
         if seed is None or not index:
             return self.request
         return {**self.request, "seed": to_integer(seed, "seed") + index * to_integer(self.n, "n")}
+
+
+def beam_request(given: dict[str, Any]) -> dict[str, Any]:
+    """What `Engine.beams` takes of the options of a request."""
+    return {name: value for name, value in given.items() if name in _BEAM_REQUEST}
 
 
 def read_options(options: Options, defaults: SamplingParams | None = None) -> GenerationOptions:

@@ -18,15 +18,11 @@ from .prompts import Prompt, PromptEncoder, split_prompts
 ScoredText = str | Iterable[int]
 ScoredTexts = list[str] | list[list[int]] | list[Prompt]
 Scored = ScoredText | ScoredTexts
+Prefix = ScoredText | None
 
 
 def scorings(
-    prompts: PromptEncoder,
-    text: Scored,
-    prefix: ScoredText | None,
-    top: int | None,
-    namespace: str,
-    adapter: Adapter = None,
+    prompts: PromptEncoder, text: Scored, prefix: Prefix, top: int | None, namespace: str, adapter: Adapter = None
 ) -> tuple[list[Scoring], bool]:
     """A request for each text after a prefix, and whether a list of texts was given."""
     texts, several = split_prompts(text)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from .callers import BlockingCaller, Caller, LoopCaller, drive, run
 from .completion import TokenLogprob
 from .logprobs import scored_tokens
 from .prompts import PromptEncoder
-from .score import Scored, ScoredText, ScoredTexts, scorings
+from .score import Prefix, Scored, ScoredText, ScoredTexts, scorings
 
 
 class ScoringMethods:
@@ -24,14 +24,14 @@ class ScoringMethods:
 
     @overload
     def score(
-        self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+        self, text: ScoredText, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> Floats: ...
     @overload
     def score(
-        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+        self, text: ScoredTexts, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[Floats]: ...
     def score(
-        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+        self, text: Scored, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> Floats | list[Floats]:
         """The log-probability of each token of a text, given those before it.
 
@@ -52,46 +52,28 @@ class ScoringMethods:
 
     @overload
     async def ascore(
-        self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+        self, text: ScoredText, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> Floats: ...
     @overload
     async def ascore(
-        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+        self, text: ScoredTexts, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[Floats]: ...
     async def ascore(
-        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+        self, text: Scored, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> Floats | list[Floats]:
         """`score` that does not block the event loop."""
         return await self._score(LoopCaller(), text, prefix, namespace, adapter)
 
     @overload
     def token_logprobs(
-        self,
-        text: ScoredText,
-        top: int = 0,
-        prefix: ScoredText | None = None,
-        *,
-        namespace: str = "",
-        adapter: Adapter = None,
+        self, text: ScoredText, top: int = 0, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[TokenLogprob]: ...
     @overload
     def token_logprobs(
-        self,
-        text: ScoredTexts,
-        top: int = 0,
-        prefix: ScoredText | None = None,
-        *,
-        namespace: str = "",
-        adapter: Adapter = None,
+        self, text: ScoredTexts, top: int = 0, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[list[TokenLogprob]]: ...
     def token_logprobs(
-        self,
-        text: Scored,
-        top: int = 0,
-        prefix: ScoredText | None = None,
-        *,
-        namespace: str = "",
-        adapter: Adapter = None,
+        self, text: Scored, top: int = 0, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`score` with the tokens themselves, and the likeliest tokens in the place of each.
 
@@ -106,38 +88,20 @@ class ScoringMethods:
 
     @overload
     async def atoken_logprobs(
-        self,
-        text: ScoredText,
-        top: int = 0,
-        prefix: ScoredText | None = None,
-        *,
-        namespace: str = "",
-        adapter: Adapter = None,
+        self, text: ScoredText, top: int = 0, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[TokenLogprob]: ...
     @overload
     async def atoken_logprobs(
-        self,
-        text: ScoredTexts,
-        top: int = 0,
-        prefix: ScoredText | None = None,
-        *,
-        namespace: str = "",
-        adapter: Adapter = None,
+        self, text: ScoredTexts, top: int = 0, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[list[TokenLogprob]]: ...
     async def atoken_logprobs(
-        self,
-        text: Scored,
-        top: int = 0,
-        prefix: ScoredText | None = None,
-        *,
-        namespace: str = "",
-        adapter: Adapter = None,
+        self, text: Scored, top: int = 0, prefix: Prefix = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`token_logprobs` that does not block the event loop."""
         return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace, adapter)
 
     async def _score(
-        self, caller: Caller, text: Scored, prefix: ScoredText | None, namespace: str, adapter: Adapter
+        self, caller: Caller, text: Scored, prefix: Prefix, namespace: str, adapter: Adapter
     ) -> Floats | list[Floats]:
         requests, several = await caller.compute(
             lambda: scorings(self._prompts, text, prefix, None, namespace, adapter)
@@ -147,7 +111,7 @@ class ScoringMethods:
         return values if several else values[0]
 
     async def _token_logprobs(
-        self, caller: Caller, text: Scored, top: int, prefix: ScoredText | None, namespace: str, adapter: Adapter
+        self, caller: Caller, text: Scored, top: int, prefix: Prefix, namespace: str, adapter: Adapter
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace, adapter))
         await run(self._worker, requests, caller)

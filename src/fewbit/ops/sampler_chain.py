@@ -211,14 +211,14 @@ def sample_chain(
     largest = logits.max()
     if not np.isfinite(largest):
         raise logits_error([(0, BAD_LOGITS if not np.isneginf(largest) else NOTHING_ALLOWED)])
-    left = CandidateLogits(np.array(masked(biased(logits, bias), mask)), top_tokens)
-    if (bias is not None or mask is not None) and np.isneginf(left.row().max()):
+    candidates = CandidateLogits(np.array(masked(biased(logits, bias), mask)), top_tokens)
+    if (bias is not None or mask is not None) and np.isneginf(candidates.row().max()):
         raise logits_error([(0, NOTHING_ALLOWED)])
     for one in step.chain.samplers:
-        _run(one, left, step)
+        _run(one, candidates, step)
     if step.chain.mirostat:
-        mirostat(left, step)
-    ids, ranked = left.ranked()
+        mirostat(candidates, step)
+    ids, ranked = candidates.ranked()
     probabilities = softmax(ranked)
     place = min(int(np.searchsorted(np.cumsum(probabilities), uniform, side="right")), len(ids) - 1)
     advance_mirostat(step, float(probabilities[place]))
@@ -232,13 +232,13 @@ def advance_mirostat(step: ChainStep, probability: float) -> None:
         step.state.next_mu = step.state.mu - step.chain.mirostat_eta * (surprise - step.chain.mirostat_tau)
 
 
-def _run(one: str | CustomSampler, left: CandidateLogits, step: ChainStep) -> None:
+def _run(one: str | CustomSampler, candidates: CandidateLogits, step: ChainStep) -> None:
     if isinstance(one, str):
         if not step.chain.mirostat or one in _BESIDE_MIROSTAT:
-            SAMPLERS[one](left, step)
+            SAMPLERS[one](candidates, step)
         return
-    custom(left, one)
-    if np.isneginf(left.row().max()):
+    custom(candidates, one)
+    if np.isneginf(candidates.row().max()):
         raise DataError(f"the sampler {getattr(one, '__name__', one)} left no token that can be sampled")
 
 

@@ -26,8 +26,8 @@ class CandidateLogits:
 
     Samplers take the form that they need.
 
-    >>> left = CandidateLogits(np.array([1, 3, 2, -np.inf], np.float32))
-    >>> left.ranked()[0].tolist(), left.ranked(2)[0].tolist(), left.row().tolist()
+    >>> candidates = CandidateLogits(np.array([1, 3, 2, -np.inf], np.float32))
+    >>> candidates.ranked()[0].tolist(), candidates.ranked(2)[0].tolist(), candidates.row().tolist()
     ([1, 2, 0], [1, 2], [-inf, 3.0, 2.0, -inf])
     """
 
@@ -108,80 +108,82 @@ def softmax(logits: Doubles) -> Doubles:
     return np.asarray(weights / weights.sum())
 
 
-def penalties(left: CandidateLogits, step: ChainStep) -> None:
+def penalties(candidates: CandidateLogits, step: ChainStep) -> None:
     """Repetition, presence and frequency penalties, as without a chain."""
     if step.seen is not None:
         ids, counts = step.seen
-        row = left.row()
+        row = candidates.row()
         row[ids] = penalized_logits(row[ids], step.params, counts)
 
 
-def dry(left: CandidateLogits, step: ChainStep) -> None:
+def dry(candidates: CandidateLogits, step: ChainStep) -> None:
     """Subtract the penalties of tokens that would extend a repetition."""
     if step.state.dry is not None:
         ids, amounts = step.state.dry
-        left.row()[ids] -= amounts
+        candidates.row()[ids] -= amounts
 
 
-def top_n_sigma(left: CandidateLogits, step: ChainStep) -> None:
+def top_n_sigma(candidates: CandidateLogits, step: ChainStep) -> None:
     """Keep logits that are at most so many standard deviations below the largest."""
     if step.chain.top_n_sigma > 0:
-        row = left.row()
+        row = candidates.row()
         finite = row if np.isfinite(row.min()) else row[np.isfinite(row)]
         largest = finite.max()
         below = finite - largest  # small numbers, whose squares lose little
         with np.errstate(over="ignore"):  # all stay where the deviation is beyond f32
             mean = float(np.dot(below, np.ones_like(below))) / len(below)
             variance = float(np.dot(below, below)) / len(below) - mean * mean
-        left.floor(float(largest) - step.chain.top_n_sigma * max(variance, 0.0) ** 0.5)
+        candidates.floor(float(largest) - step.chain.top_n_sigma * max(variance, 0.0) ** 0.5)
 
 
-def top_k(left: CandidateLogits, step: ChainStep) -> None:
+def top_k(candidates: CandidateLogits, step: ChainStep) -> None:
     """Keep the tokens with the largest logits."""
     if step.params.top_k:
-        left.ranked(step.params.top_k)
+        candidates.ranked(step.params.top_k)
 
 
-def typical_p(left: CandidateLogits, step: ChainStep) -> None:
+def typical_p(candidates: CandidateLogits, step: ChainStep) -> None:
     """Keep the tokens whose surprise is nearest to the entropy, as few as together reach the probability."""
     if step.chain.typical_p < 1:
-        p = softmax(left.ranked()[1])
+        p = softmax(candidates.ranked()[1])
         surprise = -np.log(np.maximum(p, 1e-300))
         nearest = np.argsort(np.abs(surprise - (p * surprise).sum()), kind="stable")
         count = int(np.searchsorted(np.cumsum(p[nearest]), step.chain.typical_p)) + 1
-        left.keep(np.sort(nearest[:count]))
+        candidates.keep(np.sort(nearest[:count]))
 
 
-def top_p(left: CandidateLogits, step: ChainStep) -> None:
+def top_p(candidates: CandidateLogits, step: ChainStep) -> None:
     """Keep the likeliest tokens, as few as together reach the probability; at least one."""
     if step.params.top_p < 1:
-        sums = np.cumsum(softmax(left.ranked()[1]))
-        left.keep(slice(int(np.searchsorted(sums, step.params.top_p * sums[-1])) + 1))
+        sums = np.cumsum(softmax(candidates.ranked()[1]))
+        candidates.keep(slice(int(np.searchsorted(sums, step.params.top_p * sums[-1])) + 1))
 
 
-def min_p(left: CandidateLogits, step: ChainStep) -> None:
+def min_p(candidates: CandidateLogits, step: ChainStep) -> None:
     """Keep tokens at least so many times as likely as the likeliest."""
     if step.params.min_p > 0:
-        logits = left.ranked()[1]
-        left.keep(slice(int((np.exp(logits - logits[0]) >= step.params.min_p).sum())))
+        logits = candidates.ranked()[1]
+        candidates.keep(slice(int((np.exp(logits - logits[0]) >= step.params.min_p).sum())))
 
 
-def xtc(left: CandidateLogits, step: ChainStep) -> None:
+def xtc(candidates: CandidateLogits, step: ChainStep) -> None:
     """With some probability, drop all tokens that reach the threshold but the least likely of them."""
     if step.state.xtc_uniform < step.chain.xtc_probability and step.chain.xtc_threshold <= 0.5:
-        count = int((softmax(left.ranked()[1]) >= step.chain.xtc_threshold).sum())
-        left.keep(slice(max(count - 1, 0), None))
+        count = int((softmax(candidates.ranked()[1]) >= step.chain.xtc_threshold).sum())
+        candidates.keep(slice(max(count - 1, 0), None))
 
 
-def temperature(left: CandidateLogits, step: ChainStep) -> None:
+def temperature(candidates: CandidateLogits, step: ChainStep) -> None:
     """Divide the logits; at 0 keep the likeliest token. With a range, by more the higher the entropy is."""
     chosen = step.params.temperature
     if step.chain.dynatemp_range > 0:
-        chosen = dynamic_temperature(left.ranked()[1], chosen, step.chain.dynatemp_range, step.chain.dynatemp_exponent)
+        chosen = dynamic_temperature(
+            candidates.ranked()[1], chosen, step.chain.dynatemp_range, step.chain.dynatemp_exponent
+        )
     if chosen == 0:
-        left.ranked(1)
+        candidates.ranked(1)
     elif chosen != 1:
-        left.scale(1 / max(chosen, COLDEST))
+        candidates.scale(1 / max(chosen, COLDEST))
 
 
 def dynamic_temperature(logits: Doubles, middle: float, radius: float, exponent: float) -> float:
@@ -199,10 +201,10 @@ def dynamic_temperature(logits: Doubles, middle: float, radius: float, exponent:
     return float(least + (middle + radius - least) * share**exponent)
 
 
-def mirostat(left: CandidateLogits, step: ChainStep) -> None:
+def mirostat(candidates: CandidateLogits, step: ChainStep) -> None:
     """Keep tokens that are at most `mu` bits of surprise; at least one."""
-    p = softmax(left.ranked()[1])
-    left.keep(slice(max(1, int((-np.log2(np.maximum(p, 1e-300)) <= step.state.mu).sum()))))
+    p = softmax(candidates.ranked()[1])
+    candidates.keep(slice(max(1, int((-np.log2(np.maximum(p, 1e-300)) <= step.state.mu).sum()))))
 
 
 SAMPLERS: dict[str, Callable[[CandidateLogits, ChainStep], None]] = {
@@ -218,9 +220,9 @@ SAMPLERS: dict[str, Callable[[CandidateLogits, ChainStep], None]] = {
 }
 
 
-def custom(left: CandidateLogits, function: Callable[[Floats], Any]) -> None:
+def custom(candidates: CandidateLogits, function: Callable[[Floats], Any]) -> None:
     """A sampler of the caller: a function of the logits that returns logits."""
-    row, name = left.row(), getattr(function, "__name__", type(function).__name__)
+    row, name = candidates.row(), getattr(function, "__name__", type(function).__name__)
     try:
         found = np.asarray(function(row.copy()), np.float32)
     except Exception as error:

@@ -97,7 +97,7 @@ def _pair_values(dim: int) -> tuple[list[int], list[int]]:
     low: list[int] = []
     high: list[int] = []
     for first in range(0, dim, 128):
-        apart = min(64, (dim - first) // 2)
-        low += range(first, first + apart)
-        high += range(first + apart, first + 2 * apart)
+        half = min(64, (dim - first) // 2)
+        low += range(first, first + half)
+        high += range(first + half, first + 2 * half)
     return low, high

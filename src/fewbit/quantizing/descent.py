@@ -22,20 +22,20 @@ SWEEPS = 2
 COLUMNS = 32  # whose changes are added to each other at once
 
 
-def output_errors(apart: Floats, hessian: Floats) -> Floats:
+def output_errors(errors: Floats, hessian: Floats) -> Floats:
     """E H E^T of each row."""
-    errors: Floats = np.einsum("ij,ij->i", apart @ hessian, apart)
-    return errors
+    sums: Floats = np.einsum("ij,ij->i", errors @ hessian, errors)
+    return sums
 
 
-def descend(fmt: Format, rows: Floats, data: Bytes, apart: Floats, hessian: Floats, threads: int | None) -> Bytes:
+def descend(fmt: Format, rows: Floats, data: Bytes, errors: Floats, hessian: Floats, threads: int | None) -> Bytes:
     """Better scales and codes in packed rows.
 
     Args:
         fmt: The format.
         rows: The values, (n, k).
         data: The packed rows, (n, row bytes); they are changed.
-        apart: Their errors, (n, k); they are changed.
+        errors: Their errors, (n, k); they are changed.
         hessian: The sum of products of the inputs, (k, k).
         threads: Number of threads.
     """
@@ -44,14 +44,14 @@ def descend(fmt: Format, rows: Floats, data: Bytes, apart: Floats, hessian: Floa
         for number, first in enumerate(range(0, rows.shape[1], fmt.block)):
             part = slice(first, first + fmt.block)
             packed = np.ascontiguousarray(data[:, number * block_bytes : (number + 1) * block_bytes])
-            slope, h = apart @ hessian[:, part], hessian[part, part]  # slope: E H
+            slope, h = errors @ hessian[:, part], hessian[part, part]  # slope: E H
             values = np.ascontiguousarray(rows[:, part])
             if scalable(fmt):
                 slope = _rescale(fmt, packed, values, slope, h, threads)
             if not isinstance(fmt.codes, Grid):
                 _recode(fmt, packed, slope, h)
             data[:, number * block_bytes : (number + 1) * block_bytes] = packed
-            apart[:, part] = values - decode(fmt, packed, fmt.block, threads)
+            errors[:, part] = values - decode(fmt, packed, fmt.block, threads)
     return data
 
 

@@ -65,14 +65,14 @@ def encode_with_feedback(fmt: Format, rows: Floats, feedback: Feedback, threads:
     """Rows of floats, (n, k), to packed bytes, (n, row bytes)."""
     data = _fed(fmt, rows, feedback.factor, threads)
     searched = encode(fmt, rows, np.ascontiguousarray(feedback.hessian.diagonal()), threads)
-    fed, plain = (_apart(fmt, rows, packed, threads) for packed in (data, searched))
+    fed, plain = (_errors(fmt, rows, packed, threads) for packed in (data, searched))
     keeps_plain = output_errors(plain, feedback.hessian) < output_errors(fed, feedback.hessian)
     data[keeps_plain] = searched[keeps_plain]
     fed[keeps_plain] = plain[keeps_plain]
     return descend(fmt, rows, data, fed, feedback.hessian, threads)
 
 
-def _apart(fmt: Format, rows: Floats, data: Bytes, threads: int | None) -> Floats:
+def _errors(fmt: Format, rows: Floats, data: Bytes, threads: int | None) -> Floats:
     return rows - decode(fmt, data, rows.shape[1], threads)
 
 
@@ -94,8 +94,8 @@ def _encode_block(fmt: Format, w: Floats, u: Floats, threads: int | None) -> tup
     importance = (1 / np.square(u.diagonal())).astype(np.float32)
     data = encode(fmt, values, importance, threads)
     if isinstance(fmt.codes, Grid):  # points of several values: only later blocks make up for them
-        apart = values - decode(fmt, data, fmt.block, threads)
-        return data, np.linalg.solve(u.T, apart.T).T.astype(np.float32)
+        errors = values - decode(fmt, data, fmt.block, threads)
+        return data, np.linalg.solve(u.T, errors.T).T.astype(np.float32)
     fields = split(fmt, data)
     codes, errors = _round_columns(Levels(fmt), values, *factors(fmt, fields), u)
     write_codes(fmt, fields, codes)

@@ -234,7 +234,7 @@ def _chosen(mix: Mix, choices: Mapping[str, str], matrix: str, layer: int, sizes
     place = _Place(layer, sizes.layers, sizes)
     if matrix == V and layer in sizes.value_layers:
         place = _Place(sizes.value_layers.index(layer), len(sizes.value_layers), sizes)
-    return next((name for words, name in choices.items() if CONDITIONS[words](place)), mix.usual)
+    return next((name for condition, name in choices.items() if CONDITIONS[condition](place)), mix.usual)
 
 
 def fitting(fmt: Format, width: int) -> Format:

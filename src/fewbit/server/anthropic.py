@@ -72,8 +72,8 @@ async def messages(request: Request) -> Response:
 @with_status_codes
 async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
-    asked = ChatInput(body.template_messages(), body.read_tools().shown, body.template_names())
-    return JsonResponse(TokenCount(await count_prompt(request, body.model, asked)))
+    chat = ChatInput(body.template_messages(), body.read_tools().shown, body.template_names())
+    return JsonResponse(TokenCount(await count_prompt(request, body.model, chat)))
 
 
 ROUTES: list[BaseRoute] = [

@@ -118,8 +118,8 @@ async def slots(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     body = await read(request, ApplyTemplateRequest)
     tools, names = read_tools(body.tools, None, None).shown, body.chat_template_kwargs
-    asked = ChatInput(template_messages(body.messages), tools, names, **rules_of(request))
-    return JsonResponse(AppliedTemplate(await with_model(request, body.model, _applied, asked)))
+    chat = ChatInput(template_messages(body.messages), tools, names, **rules_of(request))
+    return JsonResponse(AppliedTemplate(await with_model(request, body.model, _applied, chat)))
 
 
 async def infill(request: Request) -> Response:
@@ -147,9 +147,9 @@ def _job(llm: LLM, body: InfillRequest) -> Job:
     return body.job(llm)
 
 
-def _applied(llm: LLM, asked: ChatInput) -> str:
-    check_chars(llm, asked.messages, asked.tools)
-    return llm.detokenize(chat_prompt(llm, asked).tokens)
+def _applied(llm: LLM, chat: ChatInput) -> str:
+    check_chars(llm, chat.messages, chat.tools)
+    return llm.detokenize(chat_prompt(llm, chat).tokens)
 
 
 async def _chunks(run: Run) -> AsyncGenerator[bytes, None]:

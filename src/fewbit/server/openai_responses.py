@@ -118,9 +118,9 @@ class Answering:
             previous_response_id=body.previous_response_id, user=body.user, top_logprobs=body.top_logprobs or 0,
             temperature=sampling.temperature if body.temperature is None else body.temperature,
             top_p=sampling.top_p if body.top_p is None else body.top_p,
-            tool_choice=body.tool_choice or "auto", tools=_told(body), truncation=body.truncation or "disabled",
+            tool_choice=body.tool_choice or "auto", tools=_echoed_tools(body), truncation=body.truncation or "disabled",
             reasoning={"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
-            text={"format": _told_format(body)}, **fields,
+            text={"format": _echoed_format(body)}, **fields,
         )  # fmt: skip
 
     def finish(self, end: Finished, usage: Usage) -> ResponseObject:
@@ -200,8 +200,8 @@ async def cancel(request: Request) -> Response:
 async def input_tokens(request: Request) -> Response:
     body = await read(request, InputTokensRequest)
     messages = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
-    asked = ChatInput(messages, body.read_tools().shown, body.template_names)
-    return JsonResponse(InputTokens(await count_prompt(request, body.model, asked)))
+    chat = ChatInput(messages, body.read_tools().shown, body.template_names)
+    return JsonResponse(InputTokens(await count_prompt(request, body.model, chat)))
 
 
 ROUTES: list[BaseRoute] = [
@@ -251,7 +251,7 @@ def _messages(body: InputTokensRequest, items: Items) -> list[dict[str, Any]]:
     return template_messages([*(system if body.instructions else []), *items])
 
 
-def _told(body: ResponseRequest) -> Items:
+def _echoed_tools(body: ResponseRequest) -> Items:
     return [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters,
          "strict": bool(tool.strict)}
@@ -260,6 +260,6 @@ def _told(body: ResponseRequest) -> Items:
     ]  # fmt: skip
 
 
-def _told_format(body: ResponseRequest) -> dict[str, Any]:
+def _echoed_format(body: ResponseRequest) -> dict[str, Any]:
     given = None if body.text is None else body.text.format
     return {"type": "text"} if given is None else msgspec.to_builtins(given)

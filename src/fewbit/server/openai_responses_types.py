@@ -177,7 +177,7 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             if any(part.get("type") == "input_image" for part in item["content"]):
                 found.append({"role": role, "content": [*map(_seen_part, item["content"])]})
             else:
-                _add(found, role, "".join(map(_told_text, item["content"])))
+                _add(found, role, "".join(map(_part_text, item["content"])))
         elif item["type"] == "function_call":
             _add_call(found, function_call(item["call_id"], item["name"], item["arguments"]))
         elif item["type"] == "function_call_output":
@@ -279,14 +279,14 @@ def _parts(content: str | list[Part], role: str, at: str) -> list[dict[str, Any]
     return [_part(one, kind, f"{at}[{number}]") for number, one in enumerate(content)]
 
 
-def _told_text(part: dict[str, Any]) -> str:
+def _part_text(part: dict[str, Any]) -> str:
     text: str = part.get("text", part.get("refusal", ""))
     return text
 
 
 def _seen_part(part: dict[str, Any]) -> Any:
     """A part of a message with images, as `LLM.chat` takes it."""
-    return image_part(part["image_url"], "input") if part.get("type") == "input_image" else _told_text(part)
+    return image_part(part["image_url"], "input") if part.get("type") == "input_image" else _part_text(part)
 
 
 def _part(part: Part, kind: str, at: str) -> dict[str, Any]:

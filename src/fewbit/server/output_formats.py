@@ -121,8 +121,8 @@ class Guided(Body):
         found = [*_given(self, kinds)]
         if self.structured_outputs is not None:
             found += self.structured_outputs.outputs()
-        if self.response_format is not None and (asked := self.response_format.output()) is not None:
-            found.append(asked)
+        if self.response_format is not None and (output_format := self.response_format.output()) is not None:
+            found.append(output_format)
         if len(found) > 1:
             raise ApiError(400, f"{found[0].field} and {found[1].field} do not go together; give one of them",
                            found[1].field, "invalid_request")  # fmt: skip

@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 def page_of(
-    asked: QueryParams, oldest_first: Sequence[T], id_of: Callable[[T], str], usual: int = 20, most: int = 100
+    query: QueryParams, oldest_first: Sequence[T], id_of: Callable[[T], str], usual: int = 20, most: int = 100
 ) -> tuple[list[T], bool]:
     """A page of a list, the newest first if nothing else is asked for, and whether there are later ones.
 
     >>> page_of(QueryParams("limit=2&after=d"), ["a", "b", "c", "d"], str)
     (['c', 'b'], True)
     """
-    limit, order, after = asked.get("limit", str(usual)), asked.get("order", "desc"), asked.get("after")
+    limit, order, after = query.get("limit", str(usual)), query.get("order", "desc"), query.get("after")
     if not limit.isdecimal() or not 1 <= int(limit[:9]) <= most:
         raise ApiError(400, f"limit must be between 1 and {most}", "limit", "invalid_request")
     if order not in ("asc", "desc"):

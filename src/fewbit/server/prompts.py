@@ -77,48 +77,48 @@ class Truncation(NamedTuple):
     target: int
 
 
-def chat_prompt(llm: LLM, asked: ChatInput, truncation: Truncation | None = None) -> Prompt:
+def chat_prompt(llm: LLM, chat: ChatInput, truncation: Truncation | None = None) -> Prompt:
     """The prompt of a conversation."""
     if not llm.can_chat:
         raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
-    asked, changed = _prepared(replace(asked, messages=llm.take_images(asked.messages)))
-    prompt = _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
+    chat, changed = _prepared(replace(chat, messages=llm.take_images(chat.messages)))
+    prompt = _prompt(llm, chat) if truncation is None else _shortened(llm, chat, truncation)
     prompt.ignored += changed
     return prompt
 
 
-def count_tokens(llm: LLM, asked: ChatInput) -> int:
+def count_tokens(llm: LLM, chat: ChatInput) -> int:
     """Number of tokens of a conversation's prompt, whether they fit into the context or not."""
-    return _rendered(llm.count_tokens, _prepared(asked)[0])[0]
+    return _rendered(llm.count_tokens, _prepared(chat)[0])[0]
 
 
-def _prepared(asked: ChatInput) -> tuple[ChatInput, list[str]]:
+def _prepared(chat: ChatInput) -> tuple[ChatInput, list[str]]:
     """The conversation as it is rendered, and what was changed in it."""
-    asked = with_last_message(asked)
-    messages, changed = (asked.messages, []) if asked.keeps_volatile else without_volatile(asked.messages)
-    return replace(asked, messages=messages), changed
+    chat = with_last_message(chat)
+    messages, changed = (chat.messages, []) if chat.keeps_volatile else without_volatile(chat.messages)
+    return replace(chat, messages=messages), changed
 
 
-def with_last_message(asked: ChatInput) -> ChatInput:
+def with_last_message(chat: ChatInput) -> ChatInput:
     """The same, knowing whether the last message is an answer to continue. An empty one is none.
 
-    >>> asked = with_last_message(ChatInput([{"role": "assistant", "content": "I"}]))
-    >>> asked.continues, with_last_message(ChatInput([{"role": "user", "content": "I"}])).continues
+    >>> chat = with_last_message(ChatInput([{"role": "assistant", "content": "I"}]))
+    >>> chat.continues, with_last_message(ChatInput([{"role": "user", "content": "I"}])).continues
     (True, False)
     """
-    last = asked.messages[-1] if asked.messages else {}
+    last = chat.messages[-1] if chat.messages else {}
     is_answer = last.get("role") == "assistant" and not last.get("tool_calls")
-    if is_answer and not last.get("content") and asked.continues is not False and len(asked.messages) > 1:
-        return replace(asked, messages=asked.messages[:-1], continues=False)
-    return replace(asked, continues=is_answer if asked.continues is None else asked.continues)
+    if is_answer and not last.get("content") and chat.continues is not False and len(chat.messages) > 1:
+        return replace(chat, messages=chat.messages[:-1], continues=False)
+    return replace(chat, continues=is_answer if chat.continues is None else chat.continues)
 
 
-def _prompt(llm: LLM, asked: ChatInput) -> Prompt:
-    tokens, found = _rendered(llm.chat_prompt, asked)
-    is_omitted = bool(asked.tools) and found is not Told.TEMPLATE and found is not Told.MESSAGE
-    tools = None if is_omitted else asked.tools or None
-    style = _style(llm, asked, tokens, tools, found)
-    return Prompt(tokens, style, tools, ["tools"] if is_omitted else [], asked.messages)
+def _prompt(llm: LLM, chat: ChatInput) -> Prompt:
+    tokens, found = _rendered(llm.chat_prompt, chat)
+    is_omitted = bool(chat.tools) and found is not Told.TEMPLATE and found is not Told.MESSAGE
+    tools = None if is_omitted else chat.tools or None
+    style = _style(llm, chat, tokens, tools, found)
+    return Prompt(tokens, style, tools, ["tools"] if is_omitted else [], chat.messages)
 
 
 class Told(Enum):
@@ -129,35 +129,35 @@ class Told(Enum):
     MESSAGE = 2
 
 
-def _rendered(render: Callable[..., T], asked: ChatInput) -> tuple[T, Told]:
+def _rendered(render: Callable[..., T], chat: ChatInput) -> tuple[T, Told]:
     """What a function of the LLM makes of a conversation, and who tells the model of tools."""
     try:
-        found = render(asked.messages, refuse_ignored_tools=True, **asked.options())
-        return found, Told.TEMPLATE if asked.tools else Told.NOBODY
+        found = render(chat.messages, refuse_ignored_tools=True, **chat.options())
+        return found, Told.TEMPLATE if chat.tools else Told.NOBODY
     except ToolsIgnored:
-        if asked.policy == "refuse":
+        if chat.policy == "refuse":
             raise
-    options = replace(asked, tools=None).options()
-    if asked.policy == "omit" and not asked.needs_call:
-        return render(asked.messages, **options), Told.NOBODY
-    text, messages = tool_prompt(asked.tools or ()), as_text(asked.messages)
+    options = replace(chat, tools=None).options()
+    if chat.policy == "omit" and not chat.needs_call:
+        return render(chat.messages, **options), Told.NOBODY
+    text, messages = tool_prompt(chat.tools or ()), as_text(chat.messages)
     try:
         return render(joined(messages, "system", text), **options), Told.MESSAGE
     except TemplateError:  # it has no system messages
         return render(joined(messages, "user", text), **options), Told.MESSAGE
 
 
-def _style(llm: LLM, asked: ChatInput, tokens: list[int], tools: Sequence[Message] | None, teller: Told) -> ReplyStyle:
+def _style(llm: LLM, chat: ChatInput, tokens: list[int], tools: Sequence[Message] | None, told_by: Told) -> ReplyStyle:
     """How the model writes its reply; in the form that the message asks for, if a message tells of tools."""
     found = llm.reply_format(bool(tools))
-    form = replace(found, calls=HERMES.calls) if teller is Told.MESSAGE else found
+    form = replace(found, calls=HERMES.calls) if told_by is Told.MESSAGE else found
     if tools and not form.is_known:
         log_unknown_form(llm.model_name, form.name)
     tail = llm.tokenizer.decode(tokens[-TAIL_TOKENS:])
-    answer = asked.messages[-1].get("content") if asked.continues else None
+    answer = chat.messages[-1].get("content") if chat.continues else None
     opens = form.opens_thought(tail, answer if isinstance(answer, str) else None)
-    may_think = form.thinks and not asked.continues and not form.ends_thought(tail)
-    return ReplyStyle(form, tools or (), opens, may_think, None if asked.is_parallel else 1)
+    may_think = form.thinks and not chat.continues and not form.ends_thought(tail)
+    return ReplyStyle(form, tools or (), opens, may_think, None if chat.is_parallel else 1)
 
 
 @cache
@@ -212,15 +212,15 @@ def _call_text(function: Message) -> str:
     return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
 
 
-def _shortened(llm: LLM, asked: ChatInput, limits: Truncation) -> Prompt:
+def _shortened(llm: LLM, chat: ChatInput, limits: Truncation) -> Prompt:
     """System messages and the last message stay; of the others the oldest are left out. A result needs its call."""
     try:
-        whole = _prompt(llm, asked)
+        whole = _prompt(llm, chat)
         if len(whole.tokens) <= limits.most:
             return whole
     except TooLong:
         pass
-    messages = asked.messages
+    messages = chat.messages
     starts = [number for number, one in enumerate(messages) if number and one["role"] not in ("system", "tool")]
     found, low, high = None, 0, len(starts) - 1
     error = TooLong(f"the last message is too long: at most {limits.most} tokens fit")
@@ -228,7 +228,7 @@ def _shortened(llm: LLM, asked: ChatInput, limits: Truncation) -> Prompt:
         middle = (low + high) // 2
         kept = [one for number, one in enumerate(messages) if number >= starts[middle] or one["role"] == "system"]
         try:
-            prompt = _prompt(llm, replace(asked, messages=kept))
+            prompt = _prompt(llm, replace(chat, messages=kept))
             _check_length(prompt.tokens, limits.most if middle == len(starts) - 1 else limits.target)
             found, high = prompt, middle - 1
         except TooLong as too_long:

@@ -237,10 +237,12 @@ def _limit(job: Job, limits: Settings) -> None:
                        "n", "too_many_outputs")  # fmt: skip
     job.max_prompt_tokens, job.rules = limits.max_prompt_tokens, prompt_rules(limits)
     job.options["deadline"] = limits.request_seconds
-    most, asked = limits.max_output_tokens, job.options.get("max_tokens")
-    if most is not None and asked is not None and asked > most:
-        raise ApiError(400, f"max_tokens is at most {most} here, {asked} was given", "max_tokens", "too_many_tokens")
-    if asked is None:
+    most, max_tokens = limits.max_output_tokens, job.options.get("max_tokens")
+    if most is not None and max_tokens is not None and max_tokens > most:
+        raise ApiError(
+            400, f"max_tokens is at most {most} here, {max_tokens} was given", "max_tokens", "too_many_tokens"
+        )
+    if max_tokens is None:
         usual = [one for one in (most, job.default_tokens) if one is not None]
         job.options["max_tokens"] = min(usual, default=None)
 

@@ -100,10 +100,10 @@ async def with_model(request: Request, model: str | None, call: Callable[..., T]
         return await work(request, backend, call, *given)
 
 
-async def count_prompt(request: Request, model: str | None, asked: ChatInput) -> int:
+async def count_prompt(request: Request, model: str | None, chat: ChatInput) -> int:
     """The tokens of a conversation's prompt."""
-    allow_urls(asked.messages, state_of(request).settings.allow_image_urls)
-    return await with_model(request, model, _counted, replace(asked, **rules_of(request)))
+    allow_urls(chat.messages, state_of(request).settings.allow_image_urls)
+    return await with_model(request, model, _counted, replace(chat, **rules_of(request)))
 
 
 async def work(request: Request, backend: Backend, call: Callable[..., T], *given: Any) -> T:
@@ -116,9 +116,9 @@ async def work(request: Request, backend: Backend, call: Callable[..., T], *give
         raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
 
 
-def _counted(llm: LLM, asked: ChatInput) -> int:
-    check_chars(llm, asked.messages, asked.tools)
-    return count_tokens(llm, asked)
+def _counted(llm: LLM, chat: ChatInput) -> int:
+    check_chars(llm, chat.messages, chat.tools)
+    return count_tokens(llm, chat)
 
 
 def _tokenized(llm: LLM, body: TokenizeRequest, rules: dict[str, Any]) -> Tokenized:

@@ -19,11 +19,11 @@ SHORT = 16  # tokens of a prompt whose context costs nothing
 GREEDY = SamplingParams(temperature=0.0)
 
 Clock = Callable[[], float]
-Told = Callable[[str], object]
+Report = Callable[[str], object]
 
 
 def measure(
-    llm: LLM, rounds: int = 9, clock: Clock = perf_counter, sampling: SamplingParams = GREEDY, tell: Told = str
+    llm: LLM, rounds: int = 9, clock: Clock = perf_counter, sampling: SamplingParams = GREEDY, tell: Report = str
 ) -> ReplicaFigures:
     """Measure a model that nobody uses meanwhile.
 
@@ -39,7 +39,7 @@ def measure(
 
 
 class _Measurement:
-    def __init__(self, llm: LLM, rounds: int, clock: Clock, sampling: SamplingParams, tell: Told) -> None:
+    def __init__(self, llm: LLM, rounds: int, clock: Clock, sampling: SamplingParams, tell: Report) -> None:
         self._llm, self._rounds, self._clock, self._sampling, self._tell = llm, rounds, clock, sampling, tell
         self._engine: Engine = llm.engine
         self._random = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from fewbit.images import open_picture
 from fewbit.load_options import LoadOptions
 from fewbit.models.vision import load_vision
 
-from ..test_prequantized import CONFIGS, Maker, safetensors
+from ..test_prequantized import safetensors, write_pair
 from .zoo import FOLDER, golden, question
 
 EXACT: dict[str, Any] = {"kv": "f32", "activations": "exact"}
@@ -101,27 +101,6 @@ def test_processors_that_do_not_normalize(tmp_path: Path) -> None:
     np.testing.assert_allclose(image.patches, 0.2, rtol=1e-5)
 
 
-def with_matrices(name: str, folder: Path, method: str) -> tuple[Path, Path]:
-    """A folder of the zoo whose matrices are quantized, and one with the same weights in f32."""
-    source, maker = FOLDER / name / "hf", Maker(method)
-    packed: dict[str, Any] = {}
-    plain: dict[str, Any] = {}
-    for key, tensor in read_safetensors(source).items():
-        base = key.removesuffix(".weight")
-        if base.endswith("_proj") and len(tensor.shape) == 2:
-            parts, weights = maker.make(base, *tensor.shape)
-            packed |= parts
-            plain[key] = weights.astype(np.float32)
-        else:
-            packed[key] = plain[key] = tensor.dequantize()
-    folders = folder / "packed", folder / "plain"
-    for one, tensors in zip(folders, (packed, plain), strict=True):
-        shutil.copytree(source, one)
-        (one / "model.safetensors").write_bytes(safetensors(tensors, maker.dtypes if tensors is packed else {}))
-    changed(folders[0], "config.json", lambda config: config.update(quantization_config=CONFIGS[method]))
-    return folders
-
-
 def rows_of(folder: Path, name: str) -> Floats:
     encoder = ImageEncoder(open_encoder(folder), LoadOptions(activations="exact"))
     return encoder.encode(encoder.model.prepare(open_picture(golden(name)["first"])))[0]
@@ -129,6 +108,6 @@ def rows_of(folder: Path, name: str) -> Floats:
 
 @pytest.mark.parametrize("name", ["pixtral", "idefics3"])
 def test_matrices_that_a_library_quantized(name: str, tmp_path: Path) -> None:
-    packed, plain = (rows_of(folder, name) for folder in with_matrices(name, tmp_path, "fp8"))
+    packed, plain = (rows_of(folder, name) for folder in write_pair(tmp_path, "fp8", FOLDER / name / "hf"))
     assert np.isfinite(plain).all()
     np.testing.assert_allclose(packed, plain, rtol=1e-4, atol=1e-4 * np.abs(plain).max())

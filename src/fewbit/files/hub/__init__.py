@@ -120,23 +120,25 @@ def find(
         from .huggingface import find_huggingface
 
         return find_huggingface(model, report, is_offline, encoder)
-    scheme = _SCHEME.match(model)
-    if scheme and scheme[1].lower() in {"http", "https"}:
-        from .web import find_url
-
-        return find_url(model, report, is_offline)
-    if scheme:
-        from .remote import shown
-
-        raise MissingError(
-            f"{shown(model)}: a URL must begin with https:// or http://; a local file is given by its path"
-        )
+    if scheme := _SCHEME.match(model):
+        return _find_url(model, scheme[1], report, is_offline)
     path = Path(os.path.expanduser(model))
     if _REPOSITORY.fullmatch(model) and not os.path.exists(path.parent):
         raise PathError(f"{model}: there is no such file; a repository is written hf:{model}")
     if model and (_looks_like_path(model) or os.path.lexists(path)):
         return find_local(path)
     raise MissingError(_not_understood(model))
+
+
+def _find_url(url: str, scheme: str, report: Progress, is_offline: bool) -> Path:
+    from .remote import shown
+    from .web import find_url
+
+    if scheme.lower() not in {"http", "https"}:
+        raise MissingError(
+            f"{shown(url)}: a URL must begin with https:// or http://; a local file is given by its path"
+        )
+    return find_url(url, report, is_offline)
 
 
 def _looks_like_path(text: str) -> bool:

@@ -50,8 +50,8 @@ def find_huggingface(spec: str, progress: Progress, offline: bool, encoder: bool
 
 def _known(note: Path, encoder: bool) -> Path | None:
     """The model that a note tells of. With `encoder`, only if its image encoder was looked for."""
-    told = read_note(note)
-    files = told.get("files") if told.get("encoder") or not encoder else None
+    record = read_note(note)
+    files = record.get("files") if record.get("encoder") or not encoder else None
     try:
         whole = isinstance(files, list) and all(size_of(Path(path)) == size for path, size in files)
         return Path(files[0][0]) if whole and files else None  # type: ignore[index]
@@ -77,8 +77,8 @@ def _fetched(hub: ModuleType, repo: str, selector: str | None, progress: Progres
         paths = fetch_checkpoint(names, lambda name: _download(hub, repo, name, progress), where)
     else:
         files = [*select(names, selector, where).files]
-        beside = encoder_for(files[0], names) if encoder else None
-        files += [beside] if beside is not None and beside not in files else []
+        encoder_file = encoder_for(files[0], names) if encoder else None
+        files += [encoder_file] if encoder_file is not None and encoder_file not in files else []
         paths = [_download(hub, repo, name, progress) for name in files]
     if len({revision_folder(path) for path in paths}) > 1:
         raise FetchError(f"{where}: the repository changed while it was fetched; try again")

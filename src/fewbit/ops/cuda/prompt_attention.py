@@ -80,8 +80,7 @@ def prompt_attention(
     too; with `spans_only` those whose span is their own are left alone.
     """
     heads = _heads(pages, q, out, dtype)
-    if not (scale > 0 and softcap >= 0):
-        raise ArgumentError(f"attention needs a scale above 0 and a soft cap of 0 or more, not {scale} and {softcap}")
+    _check_scale(scale, softcap)
     spec, shape = pages.spec, card_shape(run.device, pages.spec)
     sees = reach(spec.window, causal, radius, spans)
     back = spec.signed_window if spec.chunked else sees.back
@@ -114,6 +113,11 @@ def prompt_attention(
             attend, (spec.kv_heads * shape.parts, tiles, count), shape.threads, *queries, *prompts, k, v, capacity,
             shape.parts, scale, softcap, sinks, *out.at, spec.v_dim, out.width,
         )  # fmt: skip
+
+
+def _check_scale(scale: float, softcap: float) -> None:
+    if not (scale > 0 and softcap >= 0):
+        raise ArgumentError(f"attention needs a scale above 0 and a soft cap of 0 or more, not {scale} and {softcap}")
 
 
 def _num_tiles(max_q: int, group: int, rows: int) -> int:
