@@ -49,8 +49,8 @@ __device__ __forceinline__ void panel_block(const Matrix& m, int columns, const 
                                             int panel, const Shares& with) {
   constexpr int D = Group ? 2 : 1;                                                 // tile columns of a stage
   constexpr int column = 16 * NT * 8, words = D * column, per = words / (32 * W);  // of 16 bytes
-  constexpr int U = T::P0 == 8 && NT > 12 ? 1 : 2, once = NT > 8 ? NT / 2 : NT;
-  static_assert(words % (32 * W) == 0 && S > 1 && once * W <= 4 * NT * S * D && (!Group || W % 4 == 0));
+  constexpr int U = T::P0 == 8 && NT > 12 ? 1 : 2;
+  static_assert(words % (32 * W) == 0 && S > 1 && W <= 4 * S * D && (!Group || W % 4 == 0));
   const int Q = Fixed ? Fixed : columns, lane = threadIdx.x % 32, last = last_pair<E>(m.n);
   const int tile = (block * W + static_cast<int>(threadIdx.x) / 32) * 2, blocks = C > 0 ? C : gridDim.y;
   const int share = (Q + blocks - 1) / blocks, q0 = blockIdx.y * share;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void panel_block(const Matrix& m, int columns, const 
   if constexpr (cluster == 0 || cluster < C)
     if (!add_parts(acc, with.parts, with.tickets, reinterpret_cast<bool*>(with.staged))) return;
   constexpr int joined = cluster > 1 ? cluster : 1;
-  store_shared<T, E, W, 1, NT, joined, once>(m, x, out, tile, lane, acc, with.staged, panel * NT);
+  store_shared<T, E, W, 1, NT, joined>(m, x, out, tile, lane, acc, with.staged, panel * NT);
 }
 
 template <class T, class E, int Fixed, int W, int NT, int S, int C, bool Group>

@@ -76,42 +76,38 @@ struct Shares {
   uint32_t* tickets;
 };
 
-// Each block of a cluster of C adds and stores its share of the sums; C is 1 for a block that has them all. Shared
-// memory holds those of `Once` token tiles; the first of all tiles is `first`.
-template <class T, class E, int W, int RT, int NT, int C, int Once = NT>
+// Each block of a cluster of C adds and stores its share of the sums, which all of them have in shared memory; C is 1
+// for a block that has them all. The first token tile is `first`.
+template <class T, class E, int W, int RT, int NT, int C>
 __device__ __forceinline__ void store_shared(const Matrix& m, const Tokens& x, const Result& out, int tile, int lane,
                                              const float (&acc)[RT][NT][4], uint4* staged, int first = 0) {
-  static_assert(NT % Once == 0);
   float4* sums = reinterpret_cast<float4*>(staged);
   __syncthreads();  // x has been read
 #pragma unroll
-  for (int n = 0; n < NT; n += Once) {
-#pragma unroll
-    for (int e = 0; e < RT * Once; ++e) {
-      const float (&v)[4] = acc[e / Once][n + e % Once];
-      sums[e * 32 * W + threadIdx.x] = {v[0], v[1], v[2], v[3]};
-    }
-    if constexpr (C > 1) sync_cluster();
-#pragma unroll 1
-    for (int t = 0; t < RT; ++t) {
-      const PairRows<T, E> rows(m, x, out, tile + 2 * t, lane / 4);
-#pragma unroll(C > 1 || RT > 1 ? 1 : 4)
-      for (int e = C > 1 ? blockIdx.y : 0; e < Once; e += C) {
-        const float4* own = sums + (t * Once + e) * 32 * W + threadIdx.x;
-        float4 v[C], total = {};
-#pragma unroll
-        for (int block = 0; block < C; ++block) v[block] = C > 1 ? load_shared(own, block) : *own;
-#pragma unroll
-        for (int block = 0; block < C; ++block)
-          total.x += v[block].x, total.y += v[block].y, total.z += v[block].z, total.w += v[block].w;
-        const int token = (first + n + e) * 8 + lane % 4 * 2;
-        const float2 up = x.scale_two(token);
-        rows.store(token, up.x, total.x, total.z);
-        rows.store(token + 1, up.y, total.y, total.w);
-      }
-    }
-    if constexpr (C > 1) sync_cluster();  // nobody leaves, or writes others, while its sums are still read
+  for (int e = 0; e < RT * NT; ++e) {
+    const float(&v)[4] = acc[e / NT][e % NT];
+    sums[e * 32 * W + threadIdx.x] = {v[0], v[1], v[2], v[3]};
   }
+  if constexpr (C > 1) sync_cluster();
+#pragma unroll 1
+  for (int t = 0; t < RT; ++t) {
+    const PairRows<T, E> rows(m, x, out, tile + 2 * t, lane / 4);
+#pragma unroll(RT > 1 ? 1 : C > 1 ? 2 : 4)
+    for (int n = C > 1 ? blockIdx.y : 0; n < NT; n += C) {
+      const float4* own = sums + (t * NT + n) * 32 * W + threadIdx.x;
+      float4 v[C], total = {};
+#pragma unroll
+      for (int block = 0; block < C; ++block) v[block] = C > 1 ? load_shared(own, block) : *own;
+#pragma unroll
+      for (int block = 0; block < C; ++block)
+        total.x += v[block].x, total.y += v[block].y, total.z += v[block].z, total.w += v[block].w;
+      const int token = (first + n) * 8 + lane % 4 * 2;
+      const float2 up = x.scale_two(token);
+      rows.store(token, up.x, total.x, total.z);
+      rows.store(token + 1, up.y, total.y, total.w);
+    }
+  }
+  if constexpr (C > 1) sync_cluster();  // nobody leaves while its sums are still read
 }
 
 // C: blocks of a cluster that share k; 1: nobody shares it; 0: gridDim.y blocks that meet in the memory of the GPU.
