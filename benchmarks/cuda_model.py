@@ -148,7 +148,7 @@ class Bench:
         """Times of the captured step alone, and of each kind of operation in it."""
         executor: Any = llm.loaded.executor
         device, plan = executor.device, executor.plans["logits"]
-        bucket = next(one for key, one in executor.buckets.items() if key[0] == batch)
+        bucket = next(one for key, one in executor.buckets.items() if key.size == batch)
         self.found[f"graph_ms_{batch}"] = ms = round(1e3 * seconds(device, bucket.graphs[True].launch), 4)
         inputs = bucket.layout.inputs(int(executor._inputs.handle), executor.sampler.tokens)
         times = {}

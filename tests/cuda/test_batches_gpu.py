@@ -69,7 +69,7 @@ def test_texts_are_those_alone(llm: fb.LLM, exact: fb.LLM, count: int) -> None:
     executor = llm.loaded.executor
     assert isinstance(executor, CudaExecutor)
     size = next(size for size in BATCHES if size >= count)
-    assert any(bucket.graphs for key, bucket in executor.buckets.items() if key[0] == size)
+    assert any(bucket.graphs for key, bucket in executor.buckets.items() if key.size == size)
     compared = range(0, count, 16 if IS_EMULATED else 1)
     for i in compared:
         alone = llm.generate(prompts[i], **GREEDY)

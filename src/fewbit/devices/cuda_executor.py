@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,16 @@ PROMPT = 512  # tokens
 SHORT = 512  # tokens of the longest sequence: kernels do not depend on it
 
 
+class BucketKey(NamedTuple):
+    """Steps of decoding that one graph serves."""
+
+    size: int
+    longest: int  # tokens of a sequence
+    mix: int  # places for adapters of each token
+    is_drafted: bool  # some rows have several new tokens
+    num_axes: int
+
+
 @dataclass
 class Bucket:
     """Steps of decoding of one size."""
@@ -59,7 +69,7 @@ class CudaExecutor:
         self.plans: dict[str, Plan] = {}
         self.adapters = GpuAdapters(self.device, product_keys(graph))
         self._adapted: dict[str, Plan] = {}  # with what adapters add
-        self.buckets: dict[tuple[Any, ...], Bucket] = {}
+        self.buckets: dict[BucketKey, Bucket] = {}
         self._stages: list[StagingMemory] = []
         self._turn = 0
         self._inputs: Any = None  # device memory, grows
@@ -175,7 +185,7 @@ class CudaExecutor:
         placed = self.adapters.place(terms)
         if before != (len(self.adapters.products), self.adapters.max_rank):
             self._adapted.clear()
-            self.buckets = {key: bucket for key, bucket in self.buckets.items() if not key[2]}
+            self.buckets = {key: bucket for key, bucket in self.buckets.items() if not key.mix}
         return placed
 
     def _adapted_plan(self, output: str) -> Plan:
@@ -197,10 +207,10 @@ class CudaExecutor:
             return None, self._prompt_layout(batch, mix, extras)
         size = min(padded_batch(max(n, len(batch.samples))), self.max_logits)
         longest = next(m for m in LENGTHS if m >= most)
-        key = size, longest, mix, most_new > 1, extras.num_axes
+        key = BucketKey(size, longest, mix, most_new > 1, extras.num_axes)
         if key not in self.buckets:
             pages = size * -(-longest // view.page_tokens)
-            most_new = FEW_TOKENS if most_new > 1 else 1
+            most_new = FEW_TOKENS if key.is_drafted else 1
             sizes = size, size, size, (pages,) * len(view.tables), most_new, longest
             layout = InputLayout(*sizes, mix=mix, num_axes=extras.num_axes)
             self.buckets[key] = Bucket(layout)
