@@ -35,9 +35,11 @@ from fewbit.ops.cuda.shapes import (
     MAX_CLUSTER,
     MAX_SKINNY,
     GemvShape,
+    PanelShape,
     SharedShape,
     SkinnyShape,
     gemv_shape,
+    panel_shape,
     shared_shape,
     skinny_shape,
 )
@@ -60,6 +62,10 @@ SKINNY = [(wk, u, rp) for wk in (2, 4, 7, 8, 14, 16) for u in (1, 2, 3, 4) for r
 SHARED = [
     (w, rp, sk, cluster) for w in (2, 4, 8) for rp in (1, 2, 4) for sk in (1, 2, 3, 4, 7, 8, 14)
     for cluster in ((False, True) if 1 < sk <= MAX_CLUSTER else (False,))
+]  # fmt: skip
+PANELS = [
+    (w, stages, sk, cluster) for w in (4, 8, 16) for stages in (2, 3) for sk in (1, 2, 3, 4, 6, 8)
+    for cluster in ((False, True) if sk > 1 else (False,))
 ]  # fmt: skip
 KINDS = ("one", "some", "many", "products", "forms", "model")
 
@@ -164,41 +170,51 @@ class Bench:
         kind, limit = ("gemv", 2e-2) if parts == 1 else ("gemv16", 1e-3)
         self.report(kind, w, 1, *times[-1][::2], limit, _text(usual))
 
+    def shapes(self, w: cuda.CudaTensor, form: products.Form, tokens: int) -> tuple[Any, list[Any]]:
+        """The usual shape of a product of some tokens, and all that fit."""
+        (n, _), tiles, fixed = w.shape, form.tiles, w.columns
+        assert w.tiles
+        if form.kind == "panels":
+            usual = panel_shape(tokens, n, fixed, self.gpu.has_wgmma)
+            most = self.gpu.device.properties.max_shared_memory_per_block_optin
+            panels = [replace(usual, warps=a, stages=s, blocks_k=sk, is_cluster=c) for a, s, sk, c in PANELS]
+            columns = usual.shared // (2048 * usual.token_tiles * usual.stages)  # of a stage
+            fits = [s for s in panels if s.shared <= most and s.warps <= 4 * s.stages * columns]
+            return usual, [
+                s for s in fits if columns * 4 * s.token_tiles % s.warps == 0 and (s.blocks_k < 3 or n <= 8192)
+            ]
+        if tokens <= MAX_SKINNY:
+            skinny = [SkinnyShape(wk, u, rp, tiles, fixed) for wk, u, rp in SKINNY if u * rp * tiles <= 4]
+            return skinny_shape(tokens, n, fixed), skinny + self.shared_shapes(n, tiles, fixed)
+        return shared_shape(tokens, n, fixed, w.tiles.is_light), self.shared_shapes(n, tiles, fixed)
+
+    def shared_shapes(self, n: int, tiles: int, columns: int) -> list[SharedShape]:
+        stages = 3 if tiles == 8 else 4
+        fits = [s for s in SHARED if 4 * tiles % s[0] == 0 and s[0] * s[1] <= 4 * stages and s[1] * tiles <= 16]
+        fits = [s for s in fits if s[2] < 4 or n <= 8192]
+        found = [SharedShape(a, rp, tiles, stages, sk, cluster, columns) for a, rp, sk, cluster in fits]
+        return found + [replace(s, stages=3) for s in found if stages > 3 and s.warps * s.row_pairs <= 12]
+
     def some_tokens(self, name: str, n: int, k: int, tokens: int, tune: bool) -> None:
         fmt = get(name)
         ws, values = self.weights(fmt, n, k)
         w, (x, given, y) = ws[0], self.inputs(tokens, n, k)
         form = products.make_form(self.launcher(), Rows(given.pointer, k, k), tokens)
-        tiles = form.tiles
-        assert w.tiles
-        few = tokens <= MAX_SKINNY
-        usual: Any = (skinny_shape if few else partial(shared_shape, is_light=w.tiles.is_light))(tokens, n, w.columns)
-        shapes: list[Any] = []
-        if tune and few:
-            shapes += [SkinnyShape(wk, u, rp, tiles, w.columns) for wk, u, rp in SKINNY if u * rp * tiles <= 4]
-        if tune:
-            stages = 3 if tiles == 8 else 4
-            fits = [s for s in SHARED if 4 * tiles % s[0] == 0 and s[0] * s[1] <= 4 * stages and s[1] * tiles <= 16]
-            fits = [s for s in fits if s[2] < 4 or n <= 8192]
-            shared = [SharedShape(a, rp, tiles, stages, sk, cluster, w.columns) for a, rp, sk, cluster in fits]
-            shapes += shared + [replace(s, stages=3) for s in shared if stages > 3 and s.warps * s.row_pairs <= 12]
-
-        def make(shape: Any) -> Entry:
-            is_skinny = isinstance(shape, SkinnyShape)
-            return kernels.skinny((fmt,), shape) if is_skinny else kernels.skinny_shared((fmt,), shape)
-
-        compile_all([make(s).source for s in [*shapes, usual]], self.gpu.arch)
+        usual, every = self.shapes(w, form, tokens)
+        shapes = [*(every if tune else []), usual]
+        kernel = {SkinnyShape: kernels.skinny, SharedShape: kernels.skinny_shared, PanelShape: kernels.panel}
+        entries = [kernel[type(s)]((fmt,), s) for s in shapes]
+        compile_all([entry.source for entry in entries], self.gpu.arch)
         times = []
-        for shape in [*shapes, usual]:
-            entry = make(shape)
+        for shape, entry in zip(shapes, entries, strict=True):
 
             def run(stream: Any, w: cuda.CudaTensor, shape: Any = shape, entry: Entry = entry) -> None:
-                blocks = -(-n // shape.rows)
-                given = (np.int32(w.columns), form.pointer, form.scales, np.int32(tokens), np.int32(tiles))
+                blocks: Any = form.tiles // shape.token_tiles * -(-n // shape.rows)
+                given = (np.int32(w.columns), form.pointer, form.scales, np.int32(tokens), np.int32(form.tiles))
                 args: tuple[Any, ...] = (*matrix(w), *given, *result(y.pointer, n))
-                if isinstance(shape, SharedShape):
-                    args += (self.gpu.scratch("parts", 64 << 20), self.gpu.scratch("tickets", 1 << 16, zeros=True))
-                    blocks = (blocks, shape.blocks_k)  # type: ignore[assignment]
+                if not isinstance(shape, SkinnyShape):
+                    args += (self.gpu.scratch("parts", 128 << 20), self.gpu.scratch("tickets", 1 << 16, zeros=True))
+                    blocks = (blocks, shape.blocks_k)
                 self.gpu.launch(
                     entry, blocks, shape.threads, *args, stream=stream, dependent=stream is not self.gpu.stream
                 )
@@ -207,12 +223,13 @@ class Bench:
             run(self.gpu.stream, w)
             error = self.error(y, values, x)
             times.append((self.seconds(lambda b: [run(b, w) for w in ws] and None) / len(ws), shape, error))
+        kind = "panels" if form.kind == "panels" else "mma"
         if tune:
             top = ", ".join(f"{t * 1e6:.2f} {_text(s)}" for t, s, _ in sorted(times, key=lambda t: t[0])[:5])
             print(f"   {name} {n}x{k} {tokens}: {top}; usual {times[-1][0] * 1e6:.2f} {_text(usual)}", flush=True)
             best = min(times, key=lambda t: t[0])
-            self.report("mma*", w, tokens, *best[::2], 3e-3, _text(best[1]))
-        self.report("mma", w, tokens, *times[-1][::2], 3e-3, _text(usual))
+            self.report(kind + "*", w, tokens, *best[::2], 3e-3, _text(best[1]))
+        self.report(kind, w, tokens, *times[-1][::2], 3e-3, _text(usual))
 
     def many_tokens(self, name: str, n: int, k: int, tokens: int) -> None:
         ws, values = self.weights(get(name), n, k)
@@ -331,7 +348,7 @@ def main() -> None:
     if "some" in kinds:
         usual = ("q4_k", "q6_k") if given.quick else ("q4_k", "q6_k", "q8_0", "int4_group", "iq4_xs")
         names = (given.format,) if given.format else usual
-        for name, tokens, (n, k) in product(names, wanted(given, (2, 8, 16, 32, 64)), SHAPES):
+        for name, tokens, (n, k) in product(names, wanted(given, (2, 8, 16, 32, 64, 128, 256)), SHAPES):
             bench.some_tokens(name, n, k, tokens, given.tune and name == (given.format or "q4_k"))
     if "many" in kinds:
         names = (given.format,) if given.format else ("q4_k", "q6_k")
