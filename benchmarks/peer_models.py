@@ -5,12 +5,14 @@
     python benchmarks/peer_models.py model.gguf --prompt 0 --depth 4096 --kv q8_0
     python benchmarks/peer_models.py model.gguf --cpu-library DIR/libggml-cpu.so
     python benchmarks/peer_models.py model.gguf --only "own layouts, flash attention 1" --rounds 9
+    python benchmarks/peer_models.py model.gguf --cpu-time --gen 256 --only "own layouts"
 
 llama.cpp is measured in each of its configurations: with and without flash attention, with the layouts that it makes of
 the weights when it loads them (for matrix tiles, or repacked) and without; with `--cpu-library` also with another build
 of its CPU code, for instance one without matrix tiles. A round measures each of them and fewbit once. The ratio is
 fewbit's speed over that of the configuration whose median is best, and its median over the rounds is printed: above 1,
-fewbit is faster. The machine must be idle.
+fewbit is faster. The machine must be idle. Where it is not, `--cpu-time` takes the processor time of one thread
+instead: of `--gen` tokens and of five times as many, the difference.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -55,15 +59,36 @@ def configurations(other: Path | None, quantized_kv: bool) -> list[Peer]:
     return out
 
 
+def processor_seconds(command: list[str], environment: dict[str, str]) -> float:
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = used()
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    return used() - before
+
+
+def processor_speeds(command: Callable[[int], list[str]], gen: int, times: int, environment: dict[str, str]) -> Speeds:
+    """Tokens a second of processor time, where a command generates so many `times` times."""
+    few, many = (processor_seconds(command(count), environment) for count in (gen, 5 * gen))
+    return Speeds(None, 4 * gen * times / (many - few))
+
+
 def peer_speeds(peer: Peer, model: Path, args: argparse.Namespace, folder: str) -> Speeds:
-    command = [args.llama_bench, "-m", str(model), "-t", str(args.threads), "-r", "1", "-o", "json", *peer.options]
-    command += ["-p", str(args.prompt), "-n", str(args.gen), "-d", str(args.depth), "-ctk", args.kv, "-ctv", args.kv]
+    def command(gen: int) -> list[str]:
+        line = [args.llama_bench, "-m", str(model), "-t", str(args.threads), "-r", "1", "-o", "json", *peer.options]
+        line += ["-p", str(args.prompt), "-n", str(gen), "-d", str(args.depth)]
+        return [*line, "-ctk", args.kv, "-ctv", args.kv]
+
     environment = dict(os.environ)
     if peer.library:  # found under the name that llama-bench asks for
         Path(folder, "libggml-cpu.so.0").unlink(missing_ok=True)
         Path(folder, "libggml-cpu.so.0").symlink_to(peer.library.resolve())
         environment["LD_LIBRARY_PATH"] = folder
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if args.cpu_time:
+        return processor_speeds(command, args.gen, 1, environment)
+    done = subprocess.run(command(args.gen), env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"llama-bench failed ({done.returncode}): {peer.name}: {done.stderr[-200:]}", file=sys.stderr)
         return Speeds(None, None)
@@ -74,10 +99,14 @@ def peer_speeds(peer: Peer, model: Path, args: argparse.Namespace, folder: str) 
 
 
 def own_speeds(model: Path, args: argparse.Namespace) -> Speeds:
-    command = [sys.executable, "-m", "fewbit", "bench", str(model), "--json", "--batch", "1", "--rounds", "1"]
-    command += ["--prompt", str(args.prompt or 32), "--gen", str(args.gen), "--depth", str(args.depth)]
-    command += ["--threads", str(args.threads), "--kv", args.kv]
-    (row,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    def command(gen: int) -> list[str]:
+        line = [sys.executable, "-m", "fewbit", "bench", str(model), "--json", "--batch", "1", "--rounds", "1"]
+        line += ["--prompt", str(args.prompt or 32), "--gen", str(gen), "--depth", str(args.depth)]
+        return [*line, "--threads", str(args.threads), "--kv", args.kv]
+
+    if args.cpu_time:
+        return processor_speeds(command, args.gen, 2, dict(os.environ))  # once to warm up
+    (row,) = json.loads(subprocess.run(command(args.gen), capture_output=True, text=True, check=True).stdout)
     return Speeds(row["prefill_tokens_per_second"] if args.prompt else None, row["decode_tokens_per_second"])
 
 
@@ -121,8 +150,11 @@ def main() -> None:
     parser.add_argument("--kv", default="f16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cpu-time", action="store_true", help="processor time of decoding, in one thread")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.cpu_time:
+        args.prompt, args.threads = 0, 1
     every = []
     with tempfile.TemporaryDirectory() as folder:
         for model in args.models:

@@ -24,10 +24,10 @@ calls: dict[str, int] = defaultdict(int)
 
 
 def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
         started = time.perf_counter()
         try:
-            return function(*args)
+            return function(*args, **options)
         finally:
             seconds[name] += time.perf_counter() - started
             calls[name] += 1

@@ -336,7 +336,7 @@ NB_MODULE(_native, m) {
       "worth_interleaving",
       [](size_t format, size_t group, size_t n, size_t k) {
         const Kernels& kernels = kernels_of(format);
-        const bool has = kernels.interleaved_gemv || kernels.by_lane.skinny[0];
+        const bool has = kernels.interleaved_gemv || (kernels.by_lane.skinny[0] && k % kBlockK == 0);
         return has && n >= 16 && can_interleave(kernels, checked_layout(kernels, k, group), k);
       },
       nb::arg("format"), nb::arg("group"), nb::arg("n"), nb::arg("k"),

@@ -81,7 +81,9 @@ inline Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, s
   if (interleaved) {
     if (!kernels.interleaves)
       throw std::invalid_argument(std::string("rows of ") + kernels.format + " are never interleaved");
-    expect(k > 0 && k % kBlockK == 0, "values of an interleaved row, over whole k-blocks", k % kBlockK, 0);
+    const size_t values = kernels.interleaves;
+    expect(k > 0 && k % values == 0, "values of an interleaved row, over a multiple of " + std::to_string(values),
+           k % values, 0);
     if (!can_interleave(kernels, at, k))
       throw std::invalid_argument("rows with a scale for every " + std::to_string(at.group) + " are never interleaved");
     at.interleaved = true;

@@ -56,6 +56,17 @@ size_t grain(Path path, const Matrix& w, int threads) {
   return (size + unit - 1) / unit * unit;
 }
 
+bool has_panel_kernel(const Matrix& w, Path path) {
+  const Kernels& kernels = *w.kernels;
+  const bool whole = w.k % kBlockK == 0;
+  switch (path) {
+    case Path::exact: return false;
+    case Path::gemv: return kernels.interleaved_gemv || (whole && kernels.by_lane.skinny[0]);
+    case Path::micro: return kernels.micro || (whole && kernels.by_lane.panels[0]);
+    default: return whole;
+  }
+}
+
 const char* path_name(Path path) {
   switch (path) {
     case Path::exact: return "f32";

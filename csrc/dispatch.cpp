@@ -119,7 +119,7 @@ bool has_panels(const Kernels& kernels, const Layout& at, size_t k) {
 }
 
 bool can_interleave(const Kernels& kernels, const Layout& at, size_t k) {
-  return has_panels(kernels, at, k) && k % kBlockK == 0;
+  return has_panels(kernels, at, k) && k % kernels.interleaves == 0;
 }
 
 }  // namespace fewbit

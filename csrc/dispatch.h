@@ -19,7 +19,7 @@ bool has_dot(const Kernels& kernels, const Layout& at, size_t k);
 // Whether products can interleave rows of this layout as they go, padded to whole k-blocks: with scales at their end,
 // groups must be powers of two.
 bool has_panels(const Kernels& kernels, const Layout& at, size_t k);
-// Whether rows of k values can be stored interleaved: the same, and whole k-blocks.
+// Whether rows of k values can be stored interleaved.
 bool can_interleave(const Kernels& kernels, const Layout& at, size_t k);
 
 }  // namespace fewbit

@@ -186,8 +186,8 @@ struct Call {
       }
     });
   }
-  // The same of rows as they lie in the file, interleaved a few sets at a time. What is missing of the last 16 rows is
-  // multiplied and thrown away.
+  // The same of rows as they lie in the file, interleaved a few sets at a time, or of panels that end inside a k-block.
+  // What is missing of the last 16 rows is multiplied and thrown away.
   void panels_of_rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const Layout at = panel_layout(w);
     uint8_t* own = panel_rows.get<uint8_t>(kCopied * at.row_bytes);
@@ -206,14 +206,6 @@ struct Call {
       for (size_t c = 0; c < in.m; ++c) {
         std::copy_n(part + c * kInterleaved, left, to + c * stride + whole);
       }
-    }
-  }
-  // Whether there is a kernel that reads panels.
-  static bool has_kernel(const Kernels& kernels, Path path) {
-    switch (path) {
-      case Path::gemv: return kernels.interleaved_gemv || kernels.by_lane.skinny[0];
-      case Path::micro: return kernels.micro || kernels.by_lane.panels[0];
-      default: return path != Path::exact;
     }
   }
   // `count` interleaved rows, a multiple of 16.
@@ -242,8 +234,10 @@ struct Call {
     const size_t until = std::max(std::min(end, count_interleaved(w)), begin), count = until - begin;
     Matrix plain = w;
     plain.at.interleaved = false;
-    if (count > 0 && has_kernel(*w.kernels, way.path)) {
+    if (count > 0 && has_panel_kernel(w, way.path)) {
       on_panels(w, way, begin, count, y, stride);
+    } else if (count > 0 && way.path == Path::skinny) {
+      panels_of_rows(w, way, begin, until, y, stride);
     } else if (count > 0) {
       uint8_t* copy = rows_apart.get<uint8_t>(kCopied * w.at.row_bytes);
       plain.data = copy;

@@ -30,6 +30,7 @@ constexpr size_t kInterleaved = 16, kCopied = 64;  // interleaved rows; those th
 constexpr size_t kMostSkinny = 8;                  // columns of a set of the skinny GEMM
 inline bool in_bf16(Path path) { return path == Path::fused || path == Path::packed; }
 Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations);
+bool has_panel_kernel(const Matrix& w, Path path);  // whether there is one that reads the panels of w
 // Rows a piece: small enough to share evenly, large enough to be worth a call, a multiple of what the kernel takes.
 size_t grain(Path path, const Matrix& w, int threads);
 const char* path_name(Path path);

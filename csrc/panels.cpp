@@ -37,6 +37,11 @@ Layout panel_layout(const Matrix& w) {
 
 void make_panel(const Matrix& w, size_t first, size_t count, const Layout& at, uint8_t* out) {
   const uint8_t* rows = w.data + first * w.at.row_bytes;
+  if (w.at.interleaved) {
+    std::memset(std::copy_n(rows, kInterleaved * w.at.row_bytes, out), 0,
+                kInterleaved * (at.row_bytes - w.at.row_bytes));
+    return;
+  }
   Matrix set = w;
   set.at = at;
   if (count == kInterleaved && at.row_bytes == w.at.row_bytes) return move_set(set, rows, false, out);

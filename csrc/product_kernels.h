@@ -42,9 +42,10 @@ struct ProductKernels {
                 float* y, size_t y_stride, void* scratch);
   size_t (*micro_scratch)(size_t k);
   size_t least_micro;  // columns from which `micro` is faster than `gemv`
-  // Where a format can be interleaved, `micro` and what follows take interleaved rows only: multiples of 16 rows and of
-  // 256 values. See kernels/interleaved.h.
-  bool interleaves;
+  // Rows of a multiple of so many values can be interleaved; 0: none. Where they can, `micro` and what follows take
+  // interleaved rows only: multiples of 16 rows and, but for `interleaved_gemv`, of 256 values. See
+  // kernels/interleaved.h.
+  size_t interleaves;
   size_t laid_at_once;  // bytes of a row whose fours, and then the rest, lie together; 0: all of it
   void (*interleaved_gemv)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x,
                            size_t columns, float* y, size_t y_stride);

@@ -20,6 +20,9 @@ struct Interleaved {
 
   // Groups that are written out, and the bytes of a row that hold them: the rest is a loop.
   static constexpr int period = Repeats<F>::period(), repeats = groups / period, step = S::k_block_bytes() / repeats;
+  static FEWBIT_INLINE size_t repeats_in(size_t values) {  // of a k-block of a row that has so many values left
+    return std::min<size_t>(repeats, values / (period * group_size));
+  }
 
   static constexpr bool can() { return Isa::can_interleave && can_interleave<F>(); }
 

@@ -206,8 +206,8 @@ struct InterleavedGemv {
   }
   // Sets of 16 rows: one in each of `here` streams, the first of them number `first`, the others `apart` further.
   template <int Cols>
-  static FEWBIT_ONCE void sets(const uint8_t* w, size_t first, size_t apart, size_t here, size_t k_blocks,
-                               const Layout& at, const Columns<Cols>& columns) {
+  static FEWBIT_ONCE void sets(const uint8_t* w, size_t first, size_t apart, size_t here, size_t k, const Layout& at,
+                               const Columns<Cols>& columns) {
     if constexpr (streams<Cols> == 1) here = 1;
     Rows<Cols> rows;
     const auto each = [&](auto&& f) FEWBIT_LAMBDA_INLINE {
@@ -221,11 +221,13 @@ struct InterleavedGemv {
       clear(rows.sums[r][part]);
       for (int c = 0; c < Cols; ++c) rows.acc[r][part][c] = Isa::zero();
     });
+    const size_t k_blocks = (k + kBlockK - 1) / kBlockK;
     for (size_t s = 0; s < k_blocks; ++s) {
       const Activation* a[Cols];
       for (int c = 0; c < Cols; ++c) a[c] = columns.x + s + c * k_blocks;
+      const size_t count = K::repeats_in(k - s * kBlockK);
 #pragma GCC unroll 1
-      for (size_t j = 0; j < K::repeats; ++j) {
+      for (size_t j = 0; j < count; ++j) {
         [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
           (visit<i>(rows, here, s, j, k_blocks, &at, a), ...);
         }(std::make_integer_sequence<int, steps>{});
@@ -245,20 +247,21 @@ struct InterleavedGemv {
   template <int Cols>
   static void some(const uint8_t* w, size_t count, size_t k, const Layout& at, const Activation* x, float* y,
                    size_t y_stride) {
-    const size_t k_blocks = k / kBlockK, each = count / streams<Cols>, whole = each * streams<Cols>;
+    const size_t each = count / streams<Cols>, whole = each * streams<Cols>;
     const Columns<Cols> columns{x, y, y_stride};
-    for (size_t i = 0; i < each; ++i) sets(w, i, each, streams<Cols>, k_blocks, at, columns);
-    if (whole < count) sets(w, whole, 1, count - whole, k_blocks, at, columns);
+    for (size_t i = 0; i < each; ++i) sets(w, i, each, streams<Cols>, k, at, columns);
+    if (whole < count) sets(w, whole, 1, count - whole, k, at, columns);
   }
 };
 
-// `rows` is a multiple of 16, k of 256.
+// `rows` is a multiple of 16, k of what `interleaved_values` says.
 template <class F>
 void interleaved_gemv_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x,
                            size_t columns, float* y, size_t y_stride) {
   using K = InterleavedGemv<F>;
+  const size_t k_blocks = (k + kBlockK - 1) / kBlockK;
   const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
-    K::template some<Cols>(w, rows / 16, k, at, x + c * (k / kBlockK), y + c * y_stride, y_stride);
+    K::template some<Cols>(w, rows / 16, k, at, x + c * k_blocks, y + c * y_stride, y_stride);
   };
   constexpr int most = K::columns;
   size_t c = 0;

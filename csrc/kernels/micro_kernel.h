@@ -22,15 +22,16 @@ struct MicroKernel {
   using Panel = typename T::Panel;
   static constexpr int L = Isa::L, cols = Isa::micro_columns, sets = Isa::micro_sets;
 
-  static FEWBIT_ONCE void multiply_all(const Panel* panels, size_t k_blocks, const Activation* x, size_t columns,
-                                       size_t rows, float* y, size_t y_stride) {
+  static FEWBIT_ONCE void multiply_all(const Panel* panels, size_t k, const Activation* x, size_t columns, size_t rows,
+                                       float* y, size_t y_stride) {
+    const size_t k_blocks = (k + kBlockK - 1) / kBlockK;
     const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
       size_t r = 0;
       for (; r + sets * L <= rows; r += sets * L) {
-        multiply<sets, Cols>(panels + r / L * k_blocks, k_blocks, x + c * k_blocks, L, y + c * y_stride + r, y_stride);
+        multiply<sets, Cols>(panels + r / L * k_blocks, k, x + c * k_blocks, L, y + c * y_stride + r, y_stride);
       }
       for (; r < rows; r += L) {
-        multiply<1, Cols>(panels + r / L * k_blocks, k_blocks, x + c * k_blocks, rows - r < L ? rows - r : L,
+        multiply<1, Cols>(panels + r / L * k_blocks, k, x + c * k_blocks, rows - r < L ? rows - r : L,
                           y + c * y_stride + r, y_stride);
       }
     };
@@ -42,15 +43,16 @@ struct MicroKernel {
   }
   // `rows` of each set of L.
   template <int sets, int Cols>
-  static void multiply(const Panel* panels, size_t k_blocks, const Activation* x, size_t rows, float* y,
-                       size_t y_stride) {
+  static void multiply(const Panel* panels, size_t k, const Activation* x, size_t rows, float* y, size_t y_stride) {
     constexpr int group_size = T::group_size;
+    const size_t k_blocks = (k + kBlockK - 1) / kBlockK, all = (k + group_size - 1) / group_size;
     f32 acc[sets][Cols];
     for (auto& set : acc) {
       for (auto& a : set) a = Isa::zero();
     }
     for (size_t i = 0; i < k_blocks; ++i) {
-      for (int g = 0; g < T::groups; ++g) {
+      const int groups = static_cast<int>(std::min<size_t>(T::groups, all - i * T::groups));
+      for (int g = 0; g < groups; ++g) {
         const typename Isa::bytes* codes[sets];
         const int8_t* q[Cols];
         for (int s = 0; s < sets; ++s) {
@@ -101,18 +103,20 @@ struct PackedPanel {
     constexpr float times = P::code.times;
     Isa::storef(out.scale[g], times == 1 ? scale : Isa::mul(scale, Isa::splat(times)));
   }
-  static FEWBIT_ONCE void unpack(const typename K::Panel& panel, size_t k_blocks, Panel& out) {
-    panel.template prefetch<0, 1, 1, K::panel_bytes>(k_blocks);
+  static FEWBIT_ONCE void unpack(const typename K::Panel& panel, size_t k, Panel& out) {
+    panel.template prefetch<0, 1, 1, K::panel_bytes>(k_blocks(k));
     const typename K::SuperScales by = K::super_scales(panel);
     constexpr int quads = kBlockK / 4 / K::repeats;
+    const size_t count = K::repeats_in(k - panel.first);
 #pragma GCC unroll 1
-    for (int j = 0; j < K::repeats; ++j) {
-      const auto own = panel.after(static_cast<size_t>(j));
+    for (size_t j = 0; j < count; ++j) {
+      const auto own = panel.after(j);
       [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
         (Isa::store(out.quads[j * quads + q][0], K::template code<q>(own)), ...);
       }(std::make_integer_sequence<int, quads>{});
       [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
-        (store_factors(j * K::period + g, K::template scale<g>(own, by), offset_of<g>(own, by), out), ...);
+        (store_factors(static_cast<int>(j) * K::period + g, K::template scale<g>(own, by), offset_of<g>(own, by), out),
+         ...);
       }(std::make_integer_sequence<int, K::period>{});
     }
   }
@@ -149,7 +153,7 @@ size_t micro_scratch(size_t k) {
   return PackedPanel<F>::held(k) * PackedPanel<F>::k_blocks(k) * sizeof(typename PackedPanel<F>::Panel);
 }
 
-// Interleaved rows, a multiple of 16 of them and k of 256; of a format that cannot be interleaved, rows as in the file.
+// Interleaved rows, a multiple of 16 of them; of a format that cannot be interleaved, rows as in the file.
 template <class F>
 void micro_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
                 float* y, size_t y_stride, void* scratch) {
@@ -160,7 +164,7 @@ void micro_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const
     if constexpr (Interleaved<F>::can()) {
       const uint8_t* set = w + row / 16 * 16 * at.row_bytes;
       const int part = static_cast<int>(row % 16 / P::L);
-      P::unpack({set + k_block * P::K::panel_bytes, part, set, &at, k_block * kBlockK}, k_blocks, out);
+      P::unpack({set + k_block * P::K::panel_bytes, part, set, &at, k_block * kBlockK}, k, out);
     } else {
       P::unpack_rows(w + row * at.row_bytes, std::min<size_t>(rows - row, P::L), k_block, k, at, out);
     }
@@ -170,6 +174,6 @@ void micro_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const
     for (size_t r = 0; r < count; r += P::L) {
       for (size_t i = 0; i < k_blocks; ++i) unpack(first + r, i, panels[r / P::L * k_blocks + i]);
     }
-    MicroKernel<typename P::Traits>::multiply_all(panels, k_blocks, x, columns, count, y + first, y_stride);
+    MicroKernel<typename P::Traits>::multiply_all(panels, k, x, columns, count, y + first, y_stride);
   }
 }

@@ -124,4 +124,13 @@ constexpr bool can_interleave() {
   }
 }
 
+// Rows of a multiple of so many values can be interleaved; 0: none.
+template <class F>
+constexpr size_t interleaved_values() {
+  if constexpr (!can_interleave<F>())
+    return 0;
+  else
+    return Shape<F>::row ? kBlockK : static_cast<size_t>(Repeats<F>::period() * Shape<F>::group_size);
+}
+
 }  // namespace fewbit

@@ -18,7 +18,7 @@ constexpr size_t kColumns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 70};  
 constexpr size_t kRows[] = {1, 3, 15, 16, 17, 33, 69};
 constexpr size_t kInterleavedRows[] = {16, 17, 33, 69};
 constexpr size_t kLengths[] = {1, 31, 32, 64, 96, 255, 256, 288, 512, 800};
-constexpr size_t kInterleavedLengths[] = {256, 512, 768};
+constexpr size_t kLongestInterleaved = 768;
 constexpr size_t kMostIn16Bits = 9;  // rows in 16 bits, unless in full: they take twice as many columns
 
 struct Shape {
@@ -28,11 +28,13 @@ struct Shape {
   Edge edge;
 };
 
-Shape random_shape(Random& random, size_t format, size_t m, bool interleaved, Activations inputs, Edge edge) {
+Shape random_shape(Run& run, size_t format, size_t m, bool interleaved, Activations inputs, Edge edge) {
+  Random& random = run.random;
   if (interleaved) {
+    const size_t values = run.target.kernels()[format].interleaves;
     constexpr size_t groups[] = {0, 32, 32, 64, 128};
     return {random.one_of(kInterleavedRows),
-            random.one_of(kInterleavedLengths),
+            values * (1 + random.below(kLongestInterleaved / values)),
             m,
             has_groups(format) ? random.one_of(groups) : 0,
             true,
@@ -275,7 +277,7 @@ void each_shape(Run& run, size_t format, std::span<const size_t> columns, size_t
       for (const Activations inputs : {Activations::int8, Activations::int16, Activations::exact}) {
         if (inputs == Activations::int16 && m > kMostIn16Bits && !run.full) continue;
         for (size_t i = 0; i < draws; ++i) {
-          check(run, format, random_shape(run.random, format, m, interleaved, inputs, run.edge()));
+          check(run, format, random_shape(run, format, m, interleaved, inputs, run.edge()));
         }
       }
     }

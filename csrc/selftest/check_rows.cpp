@@ -79,8 +79,10 @@ void check_encode(Run& run, size_t format) {
 
 void check_moves(Run& run, size_t format) {
   const Kernels& kernels = run.target.kernels()[format];
+  if (!kernels.interleaves) return;
   for (size_t i = 0; i < run.draws(2, 40); ++i) {
-    const size_t n = 1 + run.random.below(70), k = 256 * (1 + run.random.below(3));
+    const size_t n = 1 + run.random.below(70),
+                 k = kernels.interleaves * (1 + run.random.below(768 / kernels.interleaves));
     Layout at = kernels.layout(k, has_groups(format) ? 32 : 0);
     if (!can_interleave(kernels, at, k)) return;
     at.interleaved = true;

@@ -54,7 +54,7 @@ void set_products(ProductKernels& out) {
       out.micro_scratch = micro_scratch<F>;
     }
     out.least_micro = Isa::least_micro;
-    out.interleaves = can_interleave<F>();
+    out.interleaves = interleaved_values<F>();
     out.laid_at_once = Shape<F>::row || Shape<F>::k_block_bytes() % 4 == 0 ? 0 : Shape<F>::k_block_bytes();
     if constexpr (Interleaved<F>::can()) set_interleaved<F>(out);
 #endif

@@ -6,6 +6,7 @@ bytes, if they are not a whole four, follow. The last rows, fewer than 16, are n
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Literal
 
 import numpy as np
@@ -19,13 +20,14 @@ ROWS = 16
 
 
 def k_block_bytes(fmt: Format, k: int) -> int:
-    """Bytes of a row of k values that are interleaved at a time: a k-block; all of it where fields lie apart.
+    """Bytes of a row of k values that are interleaved at a time: a k-block, or what divides it and the row; all of the
+    row where fields lie apart.
 
     >>> from fewbit.formats import get
-    >>> k_block_bytes(get("q6_k"), 512), k_block_bytes(get("int8"), 512)
-    (210, 516)
+    >>> k_block_bytes(get("q6_k"), 512), k_block_bytes(get("q8_0"), 576), k_block_bytes(get("int8"), 512)
+    (210, 68, 516)
     """
-    return fmt.row_bytes(K_BLOCK if fmt.placement == "block" else k)
+    return fmt.row_bytes(gcd(k, K_BLOCK) if fmt.placement == "block" else k)
 
 
 def interleave(data: Bytes, rows: int, size: int) -> Bytes:

@@ -26,7 +26,23 @@ NAMES = (
     "int8 int8:per=tensor int4 int4:block=64 int4:block=256 int4:block=512 int4_group int4_group:group=128"
 )
 FORMATS = [get(name) for name in NAMES.split()]
+
+
+def multiple(fmt: Format) -> int:
+    """What values of an interleaved row are a multiple of: as many as fill fours of bytes."""
+    if fmt.placement == "row":
+        return K_BLOCK
+    return next((k for k in (32, 64, 128) if k % fmt.block == 0 and fmt.row_bytes(k) % 4 == 0), K_BLOCK)
+
+
 SHAPES = ((16, 256), (37, 512), (160, 768), (7, 256))
+RAGGED = [
+    (fmt, n, k)
+    for fmt in FORMATS
+    for n, k in ((16, multiple(fmt)), (37, 256 + multiple(fmt)), (160, 768 - multiple(fmt)))
+    if k % K_BLOCK
+]
+CASES = [*((fmt, n, k) for fmt in FORMATS for n, k in SHAPES), *RAGGED]
 BATCHES = (1, 2, 3, 4, 5, 8, 9, 12, 16, 17, 40, 70)  # every kernel
 
 
@@ -42,8 +58,7 @@ def matrix(fmt: Format, n: int, k: int) -> tuple[fb.QuantTensor, Floats]:
 
 
 @pytest.mark.parametrize("activations", [None, "exact", "int16"])
-@pytest.mark.parametrize(("n", "k"), SHAPES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize(("fmt", "n", "k"), CASES, ids=str)
 def test_products(fmt: Format, n: int, k: int, activations: str | None, isa: str) -> None:
     w, decoded = matrix(fmt, n, k)
     mixed = interleaved(w)
@@ -60,8 +75,7 @@ def test_products(fmt: Format, n: int, k: int, activations: str | None, isa: str
             assert np.array_equal(fb.linear(x, w, activations=activations), one), f"batch {m}, {isa}"
 
 
-@pytest.mark.parametrize(("n", "k"), SHAPES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize(("fmt", "n", "k"), CASES, ids=str)
 def test_moves(fmt: Format, n: int, k: int, isa: str) -> None:
     w, decoded = matrix(fmt, n, k)
     mixed = interleaved(w)
@@ -77,11 +91,12 @@ def test_moves(fmt: Format, n: int, k: int, isa: str) -> None:
     assert again.layout == "rows"
 
 
-@given(st.sampled_from(FORMATS), st.integers(1, 70), st.integers(1, 4), st.integers(1, 40), st.integers(1, 4))
-def test_any_shape(fmt: Format, n: int, blocks: int, m: int, threads: int) -> None:
-    w, decoded = matrix(fmt, n, blocks * K_BLOCK)
-    x = inputs(m, blocks * K_BLOCK)
-    taken = cpu.inputs_of(fmt, blocks * K_BLOCK, m, "interleaved16")
+@given(st.sampled_from(FORMATS), st.integers(1, 70), st.integers(1, 1024), st.integers(1, 40), st.integers(1, 4))
+def test_any_shape(fmt: Format, n: int, length: int, m: int, threads: int) -> None:
+    k = max(1, length // multiple(fmt)) * multiple(fmt)
+    w, decoded = matrix(fmt, n, k)
+    x = inputs(m, k)
+    taken = cpu.inputs_of(fmt, k, m, "interleaved16")
     check(fb.linear(x, interleaved(w), threads=threads), x, decoded, taken)
 
 
@@ -120,6 +135,8 @@ def test_repack(fmt: Format) -> None:
     assert mixed.stored.ctypes.data % 64 == 0 or mixed.layout == "rows"
     assert mixed.layout == ("rows" if cpu.isa() == "scalar" else "interleaved16")
     assert fb.repack(mixed) is mixed
+    short, _ = matrix(fmt, 40, multiple(fmt))
+    assert fb.repack(short) == short
 
 
 @pytest.mark.parametrize(
@@ -143,7 +160,7 @@ def test_repack_leaves_what_it_cannot_make_faster(name: str, n: int, k: int) -> 
 def test_native_code_checks_what_it_is_told() -> None:
     w, _ = matrix(get("q4_0"), 32, 512)
     number, out = cpu.number(w.format), np.empty((1, 32), np.float32)
-    with pytest.raises(ValueError, match="whole k-blocks"):
+    with pytest.raises(ValueError, match="a multiple of 64: got 32"):
         _native.linear(number, 32, w.stored[: 32 * 288 // 32 * 18], 32, True, inputs(1, 288), out, 1, None)
     with pytest.raises(ValueError, match="bytes of the matrix"):
         _native.linear(number, 32, w.stored[:-18], 32, True, inputs(1, 512), out, 1, None)

@@ -125,8 +125,9 @@ def repack(w: QuantTensor, threads: int | None = None, arena: Arena | None = Non
 
     16 rows are interleaved in as many bytes. Products with 1 to 16 rows of inputs are then 1.1 to 1.5 times as fast,
     with 17 to 64 about 10% slower. The values are the same; sums are added in another order, so products differ in
-    their last bits. w itself is returned where its rows cannot be interleaved: that takes AVX2 or NEON, rows of a
-    multiple of 256 values, and a format other than the grids of iq1 to iq3.
+    their last bits. w itself is returned where its rows cannot be interleaved: that takes AVX2 or NEON, a format other
+    than the grids of iq1 to iq3, and rows of a multiple of 256 values. With AVX2 and formats of short blocks a multiple
+    of 64 will do (q4_1, q5_1 and q8_1: of 32, mxfp4: of 128).
 
     Args:
         w: A packed matrix, or a stack of them (each is interleaved by itself).
