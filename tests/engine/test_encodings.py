@@ -125,6 +125,98 @@ def test_what_is_kept_is_limited() -> None:
     assert encoder.begun == [b"a", b"b", b"c", b"b"]
 
 
+def forgetful(toy: Toy) -> Engine:
+    """An engine that keeps the rows of one image."""
+    engine = make_engine(toy)
+    engine._encodings = Encodings(kept_bytes=0)
+    return engine
+
+
+def test_an_image_inside_a_cached_prefix_is_not_encoded() -> None:
+    engine, encoder = forgetful(toy := Toy(page_tokens=ROWS + 1)), Encoder()
+    (first,) = seeing(engine, encoder, b"a")
+    run(engine)
+    seeing(engine, encoder, b"b")
+    run(engine)
+    (again,) = seeing(engine, encoder, b"a")
+    run(engine)
+    assert encoder.begun == [b"a", b"b"]
+    assert again.tokens == first.tokens
+    assert again.cached_tokens == ROWS + 1
+    (longer,) = seeing(engine, encoder, b"a", b"c")
+    run(engine)
+    assert encoder.begun == [b"a", b"b", b"c"]
+    assert longer.finish_reason == "length"
+    assert (engine.stats().images_encoded, engine.stats().images_reused) == (3, 2)
+    assert is_clean(toy)
+
+
+def test_an_image_whose_page_ends_inside_it_is_encoded() -> None:
+    engine, encoder = forgetful(Toy(page_tokens=ROWS)), Encoder()
+    for digest in (b"a", b"b", b"a"):
+        (request,) = seeing(engine, encoder, digest)
+        run(engine)
+    assert request.cached_tokens == ROWS
+    assert encoder.begun == [b"a", b"b", b"a"]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_an_image_is_encoded_if_its_pages_go_before_the_request_is_admitted(n: int) -> None:
+    engine, encoder = forgetful(toy := Toy(page_tokens=ROWS + 1, pages=12)), Encoder()
+    first = seeing(engine, encoder, b"a", n=n)
+    run(engine)
+    seeing(engine, encoder, b"b")
+    run(engine)
+    again = seeing(engine, encoder, b"a", n=n)
+    assert engine.stats().images_reused == 1
+    other = toy.cache.new([])
+    toy.cache.reserve([(other, 12 * (ROWS + 1))])  # takes every page
+    toy.cache.free(other)
+    run(engine)
+    assert encoder.begun == [b"a", b"b", b"a"]
+    assert [one.tokens for one in again] == [one.tokens for one in first]
+    assert is_clean(toy)
+
+
+def test_who_ends_before_the_image_is_encoded_after_all_waits_no_more() -> None:
+    engine, encoder = forgetful(toy := Toy(page_tokens=ROWS + 1, pages=12)), Encoder()
+    for digest in (b"a", b"b"):
+        seeing(engine, encoder, digest)
+        run(engine)
+    again = seeing(engine, encoder, b"a")
+    other = toy.cache.new([])
+    toy.cache.reserve([(other, 12 * (ROWS + 1))])
+    toy.cache.free(other)
+    engine.step()
+    engine.cancel(again)
+    assert not engine.step()
+    assert len(encoder.begun) <= 3
+    assert again[0].finish_reason == "cancelled"
+
+
+def test_preempted_requests_encode_their_images_if_their_pages_have_gone() -> None:
+    engine, encoder = forgetful(toy := Toy(page_tokens=ROWS + 1, pages=5)), Encoder()
+    tokens, embedded = prompt(encoder, b"a")
+    first = engine.generation(tokens, WARM, max_tokens=12, seed=1, embedded=embedded)[0]
+    engine.add([first])
+    run(engine)
+    seeing(engine, encoder, b"b")
+    run(engine)
+    tokens, embedded = prompt(encoder, b"a")
+    again = engine.generation(tokens, WARM, max_tokens=12, seed=1, embedded=embedded)[0]
+    engine.add([again])
+    engine.step()
+    assert engine.stats().images_reused == 1
+    urgent = engine.generation([5] * 4, WARM, max_tokens=20, seed=2, priority=5)[0]
+    engine.add([urgent])
+    run(engine)
+    assert engine.stats().preemptions > 0
+    assert encoder.begun == [b"a", b"b", b"a"]
+    assert again.tokens == first.tokens
+    assert urgent.finish_reason == "length"
+    assert is_clean(toy)
+
+
 def test_work_that_nobody_waits_for_is_dropped() -> None:
     engine, encoder = make_engine(toy := Toy()), Encoder()
     first, second = seeing(engine, encoder, b"a"), seeing(engine, encoder, b"b")

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -352,7 +353,7 @@ def test_all_images_of_a_request_share_their_time(monkeypatch: pytest.MonkeyPatc
         return b""
 
     monkeypatch.setattr(image_fetch, "fetch_image", fetch)
-    monkeypatch.setattr(image_fetch.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(image_fetch, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # not of all threads
     shared = image_fetch.FetchTime()
     for _ in range(4):
         shared.fetch("http://a.example/")

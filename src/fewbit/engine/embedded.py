@@ -124,9 +124,10 @@ class EmbeddedPrompt:
         for part in parts:
             self.keys[part.start : part.end] = part.keys()
 
-    def pending(self) -> list[EncoderInput]:
-        """What was not encoded yet."""
-        sources = [part.rows.source for part in self.parts if isinstance(part.rows, EncodedRows)]
+    def pending(self, first: int = 0) -> list[EncoderInput]:
+        """What was not encoded yet and is needed to run the prompt from `first` on."""
+        parts = [part for part in self.parts if part.end > first]
+        sources = [part.rows.source for part in parts if isinstance(part.rows, EncodedRows)]
         return [source for source in dict.fromkeys(sources) if source.rows is None]
 
     def check(self, max_step: int) -> None:

@@ -1,7 +1,7 @@
 """Requests that wait for an encoder: their images are encoded in slices between steps, before they are admitted.
 
 Each distinct image is encoded once for all who wait for it, one image after the other. The rows of the latest ones are
-kept. Work that nobody waits for any more is dropped.
+kept, and images inside a prefix that the cache has need none. Work that nobody waits for any more is dropped.
 """
 
 from __future__ import annotations
@@ -47,10 +47,19 @@ class Encodings:
     def __iter__(self) -> Iterator[Request]:
         return iter([*self._waiting])
 
-    def add(self, request: Request) -> bool:
-        """Let a request wait for its encodings. False if it needs none."""
+    def add(self, request: Request, num_cached: int = 0) -> bool:
+        """Let a request wait for its encodings. False if it needs none.
+
+        Args:
+            request: It begins to wait.
+            num_cached: How many of its first tokens the cache has: images that end with them are not encoded.
+        """
+        if request.embedded is None:
+            return False
         needed: dict[bytes, list[EncoderInput]] = {}
-        for source in [] if request.embedded is None else request.embedded.pending():
+        pending = request.embedded.pending(num_cached)
+        self.num_reused += len(request.embedded.pending()) - len(pending)
+        for source in pending:
             if source.digest in self._kept:
                 self._kept.move_to_end(source.digest)
                 source.rows = self._kept[source.digest]

@@ -100,7 +100,7 @@ class Engine(RequestFactory):
                 request.batch = batch if len(groups) > 1 else None
             if not requests[0].num_remaining:
                 self._finish(requests[0], "stop")
-            elif not self._encodings.add(requests[0]):
+            elif not self._encodings.add(requests[0], self._num_cached(requests[0])):
                 self._scheduler.add(requests[0])
 
     def cancel(self, requests: Iterable[Request]) -> None:
@@ -151,6 +151,9 @@ class Engine(RequestFactory):
 
     def _encode(self, step_seconds: float) -> None:
         """A slice of the encodings, about as long as the step before it: outputs go on at half their speed."""
+        request = self._scheduler.take_unencoded()
+        if request is not None and not self._encodings.add(request):
+            self._scheduler.add(request)
         if not self._encodings:
             return
         self._fetch_time = None  # what follows is no measure of a step
@@ -159,6 +162,10 @@ class Engine(RequestFactory):
                 self._scheduler.add(request)
             else:
                 self._fail(request, error)
+
+    def _num_cached(self, request: Request) -> int:
+        """Tokens whose images need not be encoded, as things are now."""
+        return 0 if request.embedded is None else self.cache.lookup(request.reusable(), request.cache_namespace)
 
     def _expire(self) -> None:
         expired = self._scheduler.expired(self._encodings)

@@ -61,6 +61,7 @@ class Scheduler:
         self._none = (0,) * len(cache.available)
         self._blocked: Request | None = None  # the one that is next and was not admitted for want of pages
         self._wait_for = self._none  # available pages below which it need not be tried again
+        self._unencoded: Request | None = None  # one that waits, and whose images must be encoded first
         self.last_output = "logits"  # of the last step that was launched
 
     def add(self, request: Request) -> None:
@@ -126,6 +127,14 @@ class Scheduler:
         self.add(request)
         self._blocked = None
         self.preemptions += 1
+
+    def take_unencoded(self) -> Request | None:
+        """The request that could not be admitted since the cache has lost pages with its images, if there is one."""
+        request, self._unencoded = self._unencoded, None
+        if request is None or request not in self.waiting:
+            return None
+        self.waiting.remove(request, self._clock())
+        return request
 
     def wait_for_more(self) -> None:
         """Admit no other request before there are more pages than now."""
@@ -218,6 +227,10 @@ class Scheduler:
             return None
         request.sequence = begin(request, self._sources(), self._cache)
         request.num_computed = self._cache.length(request.sequence)
+        if request.embedded is not None and request.embedded.pending(request.num_computed):
+            self._release(request)
+            self._unencoded = request
+            return None
         whole = _plus(needed, self._needed(request, request.num_remaining + 1))
         whole = tuple(pages + len(self.active) for pages in whole)  # one to spare for each of the others
         if not self._fits(whole) and self.active:  # the only one is tried anyway: nobody could make room
