@@ -96,8 +96,8 @@ def test_launches_where_panels_are_wrong(tokens: int, kernel: str) -> None:
 
 
 @pytest.mark.parametrize(("arch", "tokens", "n", "expected"), [
-    (90, 128, 28672, "16_16_3_1_1"), (90, 128, 4096, "16_16_3_8_1"), (90, 256, 4096, "16_16_3_4_1"),
-    (90, 64, 28672, "8_8_4_1_1"), (80, 128, 28672, "8_16_2_1_0"), (120, 40, 4096, "8_6_3_8_0"),
+    (90, 128, 28672, "16_16_3_1_1"), (90, 128, 4096, "16_16_3_6_1"), (90, 256, 4096, "16_16_3_3_1"),
+    (90, 64, 28672, "8_8_2_1_1"), (80, 128, 28672, "8_16_2_1_0"), (120, 40, 4096, "8_6_3_6_0"),
 ])  # fmt: skip
 def test_shapes_of_panels(arch: int, tokens: int, n: int, expected: str) -> None:
     """Warps, token tiles, stages, blocks that share k, and whether it has wgmma."""

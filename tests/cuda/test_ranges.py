@@ -11,6 +11,7 @@ from fewbit.formats import get
 from fewbit.ops import cuda
 from fewbit.ops.cuda.products import make_form, multiply
 from fewbit.ops.cuda.ranges import many_dtype
+from fewbit.ops.cuda.shapes import MAX_PANELS
 from fewbit.ops.cuda.values import Launcher, Rows
 from fewbit.ops.cuda.weights import Weights
 from fewbit.ops.graph import Value
@@ -79,12 +80,13 @@ def test_rows_after_attention_are_in_range(device: cuda.Session) -> None:
 
 @pytest.mark.parametrize("name", ["q4_k", "bf16", "iq3_s"])
 def test_f16_is_more_precise(device: cuda.Session, name: str) -> None:
+    tokens = MAX_PANELS + 1
     w, values = make(get(name), 40, 512)
-    sent, x, error = cuda.to_device(w), floats(70, 512), {}
+    sent, x, error = cuda.to_device(w), floats(tokens, 512), {}
     for many in ("f16", "bf16"):
-        run, given, out = Launcher(device, device.stream), device.array(x), device.empty((70, 40))
-        form = make_form(run, Rows(given.pointer, 512, 512), 70, many=many)
-        multiply(run, sent, form, 70, Rows(out.pointer, 40, 40))
+        run, given, out = Launcher(device, device.stream), device.array(x), device.empty((tokens, 40))
+        form = make_form(run, Rows(given.pointer, 512, 512), tokens, many=many)
+        multiply(run, sent, form, tokens, Rows(out.pointer, 40, 40))
         error[many] = relative_error(out.numpy(), x.astype(np.float64) @ values.T)
     assert error["f16"] < 1e-3
     assert error["f16"] < error["bf16"] / 4
