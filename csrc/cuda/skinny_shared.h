@@ -85,7 +85,7 @@ __device__ __forceinline__ void store_shared(const Matrix& m, const Tokens& x, c
   __syncthreads();  // x has been read
 #pragma unroll
   for (int e = 0; e < RT * NT; ++e) {
-    const float(&v)[4] = acc[e / NT][e % NT];
+    const float (&v)[4] = acc[e / NT][e % NT];
     sums[e * 32 * W + threadIdx.x] = {v[0], v[1], v[2], v[3]};
   }
   if constexpr (C > 1) sync_cluster();
